@@ -1,0 +1,3 @@
+"""headscape maps the attention heads of transformers."""
+
+__version__ = "0.1.0"
