@@ -1,0 +1,1 @@
+"""Functions on trees: Haar coefficients, entropies, regularity, paraproducts."""
