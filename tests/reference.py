@@ -148,7 +148,7 @@ def slow_entropies(C, axes, n_basis):
     bases = [np.count_nonzero(dense_haar(tree), axis=1) for tree in axes]
     scales = 1 + sum(max(0, int(np.log2(tree.n_leaves)) - 1) for tree in axes)
     l1_scale = np.zeros(scales)
-    for index in listed[0:]:
+    for index in listed:
         if index != constant:
             scale = sum(int(np.log2(len(b) / b[i])) for b, i in zip(bases, index, strict=True))
             l1_scale[scale] += abs(C[index])

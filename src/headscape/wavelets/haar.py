@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import cache
 from typing import Any, NamedTuple, TypeVar, cast
 
 import numba
@@ -13,7 +14,14 @@ from headscape.errors import InputError
 from headscape.tensor import AXES, AttentionTensor, check_finite
 from headscape.tree import IntArray, PartitionTree
 
-__all__ = ["HaarSupport", "Trees", "haar_support", "haar_transform", "inverse_haar_transform"]
+__all__ = [
+    "HaarSupport",
+    "LargestSupports",
+    "haar_support",
+    "haar_transform",
+    "inverse_haar_transform",
+    "largest_supports",
+]
 
 FloatArray = npt.NDArray[np.float64]
 Trees = PartitionTree | Sequence[PartitionTree | None]
@@ -120,6 +128,74 @@ def haar_support(tree: PartitionTree) -> HaarSupport:
     l1 = np.concatenate([[np.sqrt(n)], 2 * np.sqrt(splits.left_size * splits.later_size / both)])
     scale = np.frexp(n // support)[1].astype(np.intp) - 1
     return HaarSupport(support, folder, tree.folders().level[folder], l1, scale)
+
+
+class LargestSupports(NamedTuple):
+    """Basis indices sorted by (support descending, index)."""
+
+    indices: IntArray
+    """(k, n_axes)."""
+    support: IntArray
+    """(k,): product of the factors' non-zero counts."""
+    n_ties: int
+    """How many functions share the support at which the list was cut; 0 if the cut separates different supports."""
+
+
+def largest_supports(supports: Sequence[IntArray], k: int) -> LargestSupports:
+    """Find the k product basis functions with the largest support, without forming all products.
+
+    With every axis sorted, a function at ranks r_0, r_1, .. (from 0) has prod (r_a + 1) - 1 others at least as large,
+    so only ranks with prod (r_a + 1) <= k need a look: about k log(k)^(d-1) of them.
+
+    >>> found = largest_supports([np.array([4, 4, 2, 2]), np.array([2, 2])], 5)
+    >>> found.indices.tolist(), found.n_ties
+    ([[0, 0], [0, 1], [1, 0], [1, 1], [2, 0]], 4)
+    """
+    if k < 1:
+        raise InputError(f"at least one basis function must be kept, not {k}")
+    k = int(min(k, np.prod([len(s) for s in supports], dtype=float)))
+    rank_product, support = np.ones(1, dtype=np.intp), np.ones(1, dtype=np.intp)
+    index = np.empty((1, 0), dtype=np.intp)
+    for counts in supports:
+        ranked = np.argsort(-counts, kind="stable")
+        room = np.minimum(k // rank_product, len(counts))
+        origin = np.repeat(np.arange(len(room)), room)
+        rank = np.arange(len(origin)) - np.repeat(np.cumsum(room) - room, room)
+        rank_product = rank_product[origin] * (rank + 1)
+        support = support[origin] * counts[ranked[rank]]
+        index = np.column_stack([index[origin], ranked[rank]])
+    cut = int(np.partition(support, len(support) - k)[len(support) - k])
+    above = support > cut
+    n_equal, equal = _equal_supports([s.tolist() for s in supports], cut, k - int(above.sum()))
+    index = np.concatenate([index[above], equal])
+    support = np.concatenate([support[above], np.full(len(equal), cut)])
+    by_support = np.lexsort((*index.T[::-1], -support))
+    return LargestSupports(index[by_support], support[by_support], n_equal if n_equal > len(equal) else 0)
+
+
+def _equal_supports(supports: list[list[int]], support: int, k: int) -> tuple[int, IntArray]:
+    """Count the index tuples whose support is exactly this, and list the first k in index order."""
+    last = len(supports) - 1
+    tallies = [{value: axis.count(value) for value in set(axis)} for axis in supports]
+
+    @cache
+    def count(axis: int, product: int) -> int:
+        if axis == last:
+            return tallies[axis].get(product, 0)
+        return sum(n * count(axis + 1, product // v) for v, n in tallies[axis].items() if product % v == 0)
+
+    def first(axis: int, product: int, k: int) -> list[tuple[int, ...]]:
+        found: list[tuple[int, ...]] = []
+        if axis == last:
+            found += [(i,) for i, v in enumerate(supports[axis]) if v == product]
+            return found[:k]
+        for i, v in enumerate(supports[axis]):
+            if len(found) < k and product % v == 0 and count(axis + 1, product // v):
+                found += [(i, *rest) for rest in first(axis + 1, product // v, k - len(found))]
+        return found
+
+    listed = np.array(first(0, support, k), dtype=np.intp).reshape(-1, len(supports))
+    return count(0, support), listed
 
 
 def haar_transform(X: npt.ArrayLike, trees: Trees, dtype: npt.DTypeLike = np.float64) -> npt.NDArray[Any]:
@@ -262,8 +338,12 @@ def _along_middle(
             o, v0 = task // blocks, task % blocks * LANES
             width = min(LANES, inner - v0)
             for r in range(n):
-                for v in range(width):
-                    tile[r, v] = source[o, read[r], v0 + v]
+                if width == LANES:  # a loop of known length is several times quicker
+                    for v in range(LANES):
+                        tile[r, v] = source[o, read[r], v0 + v]
+                else:
+                    for v in range(width):
+                        tile[r, v] = source[o, read[r], v0 + v]
             if inverse:
                 unlift(tile, steps, gains)
             else:
