@@ -27,7 +27,8 @@ MEAN, STD = 0.2860, 0.3530  # of the training pixels, scaled to [0, 1]
 
 def read_idx(path: Path) -> np.ndarray:
     """Read one gzipped IDX file of unsigned bytes, the format of the MNIST family."""
-    raw = gzip.open(path).read()
+    with gzip.open(path) as file:
+        raw = file.read()
     n_axes = raw[3]
     shape = np.frombuffer(raw, ">u4", n_axes, offset=4)
     return np.frombuffer(raw, np.uint8, offset=4 + 4 * n_axes).reshape(shape)
@@ -75,9 +76,17 @@ def main() -> None:
     train, valid = order[5000:], order[:5000]
 
     config = ViTConfig(
-        image_size=28, patch_size=4, num_channels=1, hidden_size=96, num_hidden_layers=6, num_attention_heads=6,
-        intermediate_size=288, hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0,
-        id2label=dict(enumerate(LABELS)), label2id={name: i for i, name in enumerate(LABELS)},
+        image_size=28,
+        patch_size=4,
+        num_channels=1,
+        hidden_size=96,
+        num_hidden_layers=6,
+        num_attention_heads=6,
+        intermediate_size=288,
+        hidden_dropout_prob=0.0,
+        attention_probs_dropout_prob=0.0,
+        id2label=dict(enumerate(LABELS)),
+        label2id={name: i for i, name in enumerate(LABELS)},
     )
     model = ViTForImageClassification(config)
     batch, peak = 128, 1.5e-3
@@ -87,7 +96,15 @@ def main() -> None:
     schedule = torch.optim.lr_scheduler.LambdaLR(
         optimizer, lambda s: min((s + 1) / warmup, 0.5 * (1 + math.cos(math.pi * s / steps)))
     )
-    log: dict = {"seed": args.seed, "epochs": args.epochs, "batch": batch, "peak_lr": peak, "train": len(train), "valid": len(valid), "history": []}
+    log: dict = {
+        "seed": args.seed,
+        "epochs": args.epochs,
+        "batch": batch,
+        "peak_lr": peak,
+        "train": len(train),
+        "valid": len(valid),
+        "history": [],
+    }
     start = time.time()
     for epoch in range(args.epochs):
         model.train()
@@ -95,7 +112,9 @@ def main() -> None:
         for index in train[torch.randperm(len(train), generator=generator)].split(batch):
             if len(index) < batch:
                 continue
-            loss = F.cross_entropy(model(pixel_values=augment(x[index], generator)).logits, y[index], label_smoothing=0.05)
+            loss = F.cross_entropy(
+                model(pixel_values=augment(x[index], generator)).logits, y[index], label_smoothing=0.05
+            )
             optimizer.zero_grad()
             loss.backward()
             torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
@@ -103,8 +122,13 @@ def main() -> None:
             schedule.step()
             total, seen = total + loss.item() * batch, seen + batch
         valid_loss, valid_accuracy = evaluate(model, x[valid], y[valid])
-        row = {"epoch": epoch + 1, "train_loss": round(total / seen, 4), "valid_loss": round(valid_loss, 4),
-               "valid_accuracy": round(valid_accuracy, 4), "minutes": round((time.time() - start) / 60, 1)}
+        row = {
+            "epoch": epoch + 1,
+            "train_loss": round(total / seen, 4),
+            "valid_loss": round(valid_loss, 4),
+            "valid_accuracy": round(valid_accuracy, 4),
+            "minutes": round((time.time() - start) / 60, 1),
+        }
         log["history"].append(row)
         print(row, flush=True)
 
@@ -119,9 +143,19 @@ def main() -> None:
     save_file(state, args.out / "model.safetensors", metadata={"format": "pt"})
     model.config.architectures = ["ViTForImageClassification"]
     (args.out / "config.json").write_text(model.config.to_json_string())
-    (args.out / "preprocessor_config.json").write_text(json.dumps(
-        {"image_processor_type": "headscape", "size": {"height": 28, "width": 28}, "num_channels": 1,
-         "rescale_factor": 1 / 255, "image_mean": [MEAN], "image_std": [STD]}, indent=1))
+    (args.out / "preprocessor_config.json").write_text(
+        json.dumps(
+            {
+                "image_processor_type": "headscape",
+                "size": {"height": 28, "width": 28},
+                "num_channels": 1,
+                "rescale_factor": 1 / 255,
+                "image_mean": [MEAN],
+                "image_std": [STD],
+            },
+            indent=1,
+        )
+    )
     (args.out / "train_log.json").write_text(json.dumps(log, indent=1))
 
 

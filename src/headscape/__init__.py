@@ -1,3 +1,62 @@
-"""headscape maps the attention heads of transformers."""
+"""headscape maps the attention heads of transformers.
+
+The public names are imported on first use, so `import headscape` is quick and needs no torch.
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
 
 __version__ = "0.1.0"
+
+_HOMES = {
+    "attention.capture": ("capture", "check_parity"),
+    "attention.inputs": ("sample_images", "sample_text"),
+    "attention.intervene": ("ablate", "gates", "mean_outputs", "patch_maps", "replace_attention", "scale_scores"),
+    "attention.loss": ("loss",),
+    "attention.models": ("Model", "list_models", "load_model", "wrap_module"),
+    "captures": ("Capture", "import_array", "open_capture"),
+    "errors": ("HeadscapeError", "InputError"),
+    "runs": ("Run",),
+    "tensor": ("AttentionTensor", "HeadId"),
+    "tree": ("PartitionTree",),
+}
+_HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
+
+__all__ = ["__version__", *sorted(_HOME_OF)]  # pyright: ignore[reportUnsupportedDunderAll]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOME_OF:
+        raise AttributeError(f"headscape has no name {name!r}")
+    try:
+        value = getattr(import_module(f"headscape.{_HOME_OF[name]}"), name)
+    except ModuleNotFoundError as error:
+        if error.name in ("torch", "transformers"):
+            raise ImportError(f"headscape.{name} needs models: pip install 'headscape[models]'") from error
+        raise
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return __all__
+
+
+if TYPE_CHECKING:
+    from headscape.attention.capture import capture, check_parity
+    from headscape.attention.inputs import sample_images, sample_text
+    from headscape.attention.intervene import (
+        ablate,
+        gates,
+        mean_outputs,
+        patch_maps,
+        replace_attention,
+        scale_scores,
+    )
+    from headscape.attention.loss import loss
+    from headscape.attention.models import Model, list_models, load_model, wrap_module
+    from headscape.captures import Capture, import_array, open_capture
+    from headscape.errors import HeadscapeError, InputError
+    from headscape.runs import Run
+    from headscape.tensor import AttentionTensor, HeadId
+    from headscape.tree import PartitionTree

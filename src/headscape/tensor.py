@@ -97,13 +97,13 @@ class AttentionTensor:
             raise InputError(f"attention is real numbers, this array has dtype {values.dtype}")
         n_query, n_key, n_head = values.shape
         object.__setattr__(self, "values", values.astype(np.float32, copy=False))
-        defaults = {
+        defaults: dict[str, list[Any]] = {
             "heads": [HeadId("heads", 0, h) for h in range(n_head)],
             "query_tokens": [str(i) for i in range(n_query)],
             "key_tokens": [str(i) for i in range(n_key)],
         }
         for name, size in (("heads", n_head), ("query_tokens", n_query), ("key_tokens", n_key)):
-            given = list(getattr(self, name)) or defaults[name]
+            given: list[Any] = list(getattr(self, name)) or defaults[name]
             if len(given) != size:
                 raise InputError(f"{len(given)} {name} given, the tensor of shape {values.shape} needs {size}")
             object.__setattr__(self, name, given)

@@ -1,0 +1,1 @@
+"""Where attention comes from: the only room that knows torch models."""

@@ -1,0 +1,1 @@
+"""One file a question: composes the rooms into a result."""

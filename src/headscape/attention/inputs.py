@@ -1,0 +1,265 @@
+"""What a model is shown: texts cut into windows of tokens, images prepared as the model expects them."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from importlib.resources import files
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+import numpy.typing as npt
+
+from headscape.errors import InputError
+
+__all__ = [
+    "ImagePreparation",
+    "Images",
+    "Windows",
+    "cut_windows",
+    "read_images",
+    "read_texts",
+    "sample_images",
+    "sample_text",
+]
+
+TEXT_ENDINGS = (".txt", ".md", ".text")
+IMAGE_ENDINGS = (".png", ".jpg", ".jpeg", ".bmp", ".gif", ".webp", ".tif", ".tiff")
+
+
+def sample_text(part: Literal["rank", "judge"] = "rank") -> str:
+    """English prose shipped with headscape, in two parts that share no sentence: one to rank on, one to judge on."""
+    if part not in ("rank", "judge"):
+        raise InputError(f"the sample text has parts 'rank' and 'judge', not {part!r}")
+    return (files("headscape") / "data" / "text" / f"{part}.txt").read_text(encoding="utf-8")
+
+
+def sample_images() -> tuple[npt.NDArray[np.uint8], npt.NDArray[np.int64]]:
+    """256 Fashion-MNIST test images (256, 28, 28) with their labels."""
+    with (files("headscape") / "data" / "fashion-mnist-256.npz").open("rb") as file, np.load(file) as loaded:
+        return loaded["images"], loaded["labels"].astype(np.int64)
+
+
+def _files_of(folder: Path, endings: tuple[str, ...], what: str) -> list[Path]:
+    found = sorted(p for p in folder.iterdir() if p.is_file() and p.suffix.lower() in endings)
+    if not found:
+        raise InputError(f"{folder} holds no {what} ({', '.join(endings)})")
+    return found
+
+
+def read_texts(inputs: str | Path | Sequence[str]) -> list[str]:
+    """Texts from a list of strings, one text file, or a folder of text files.
+
+    A single string is a path when such a file or folder exists; any other text goes in a list: ["my text"].
+    """
+    if isinstance(inputs, (str, Path)):
+        path = Path(inputs)
+        try:
+            exists = path.exists()
+        except OSError:  # a text too long to be a file name
+            exists = False
+        if not exists:
+            shown = str(inputs) if len(str(inputs)) <= 80 else str(inputs)[:77] + "..."
+            raise InputError(f"no file or folder {shown!r}; give a path, or the text itself in a list: [text]")
+        paths = [path] if path.is_file() else _files_of(path, TEXT_ENDINGS, "text files")
+        texts = []
+        for p in paths:
+            try:
+                texts.append(p.read_text(encoding="utf-8"))
+            except UnicodeDecodeError as error:
+                raise InputError(f"{p} is not UTF-8 text (byte {error.start}); convert it first") from None
+    else:
+        texts = list(inputs)
+        for i, text in enumerate(texts):
+            if not isinstance(text, str):
+                raise InputError(f"text {i} is a {type(text).__name__}, not a string")
+    if not any(text.strip() for text in texts):
+        raise InputError("the text is empty")
+    return texts
+
+
+@dataclass(frozen=True)
+class Windows:
+    """Contexts to run: token ids, and where each came from."""
+
+    ids: list[npt.NDArray[np.int64]]
+    origins: list[tuple[int, int]]  # (text, first token within it)
+    n_available: int
+
+    def digest(self) -> str:
+        """SHA-256 of the token ids, to recognise the same inputs again."""
+        return hashlib.sha256(b"".join(ids.tobytes() for ids in self.ids)).hexdigest()
+
+
+def _frame(tokenizer: Any, chat: bool, prefix: Sequence[int]) -> tuple[list[int], list[int]]:
+    """Ids the tokenizer (or its chat template) puts before and after a text."""
+    probe = "x"
+    body = tokenizer.encode(probe, add_special_tokens=False)
+    if chat:
+        if not getattr(tokenizer, "chat_template", None):
+            raise InputError("this model has no chat template; switch it off")
+        message = [{"role": "user", "content": probe}]
+        shown = tokenizer.apply_chat_template(message, tokenize=False, add_generation_prompt=True)
+        before, _, after = shown.rpartition(probe)
+        whole = [tokenizer.encode(part, add_special_tokens=False) for part in (before, after)]
+        return whole[0], whole[1]
+    whole = tokenizer.encode(probe, add_special_tokens=True)
+    for start in range(len(whole) - len(body) + 1):
+        if whole[start : start + len(body)] == body:
+            before, after = whole[:start], whole[start + len(body) :]
+            missing = [i for i in prefix if i not in before]
+            return [*missing, *before], after
+    raise InputError("the tokenizer changes a text when it adds its special tokens; headscape cannot cut windows")
+
+
+def cut_windows(
+    texts: Sequence[str],
+    tokenizer: Any,
+    tokens: int,
+    batches: int | None,
+    *,
+    seed: int = 0,
+    chat: bool = False,
+    keep_short: bool = False,
+    prefix: Sequence[int] = (),
+) -> Windows:
+    """Cut texts into disjoint windows of `tokens` tokens, special tokens included, and choose `batches` of them.
+
+    The choice is seeded and kept in reading order; None takes all. With `keep_short` a text shorter than one window is
+    kept at its own length; otherwise only whole windows count. Nothing is padded.
+    """
+    before, after = _frame(tokenizer, chat, prefix)
+    body = tokens - len(before) - len(after)
+    if body < 1:
+        raise InputError(f"a window of {tokens} tokens has no room beside {len(before) + len(after)} special tokens")
+    cut: list[tuple[int, int, list[int]]] = []
+    longest = 0
+    for number, text in enumerate(texts):
+        ids = tokenizer.encode(text, add_special_tokens=False, verbose=False)
+        longest = max(longest, len(ids))
+        starts = range(0, len(ids) - body + 1, body)
+        cut += [(number, start, ids[start : start + body]) for start in starts]
+        if keep_short and ids and not starts:
+            cut.append((number, 0, ids))
+    total = len(before) + len(after)
+    if not cut:
+        raise InputError(
+            f"the longest text has {longest + total} tokens, a window needs {tokens}; lower tokens to "
+            f"{longest + total} or less, or keep short texts as they are (keep_short)"
+        )
+    if batches is not None and batches > len(cut):
+        raise InputError(
+            f"the text gives {len(cut)} windows of {tokens} tokens, {batches} batches were asked; "
+            f"lower batches to {len(cut)}, shorten the windows or give more text"
+        )
+    chosen = np.arange(len(cut))
+    if batches is not None:
+        chosen = np.sort(np.random.default_rng(seed).choice(len(cut), batches, replace=False))
+    rows = [cut[i] for i in chosen]
+    whole = [np.array([*before, *ids, *after], dtype=np.int64) for _, _, ids in rows]
+    return Windows(whole, [(number, start) for number, start, _ in rows], len(cut))
+
+
+@dataclass(frozen=True)
+class ImagePreparation:
+    """How a vision model wants its images: size, channels, scale, mean and standard deviation per channel."""
+
+    height: int
+    width: int
+    channels: int
+    mean: tuple[float, ...]
+    std: tuple[float, ...]
+    rescale: float = 1 / 255
+    resize: bool = False  # whether image files of another size are brought to this one
+
+    @classmethod
+    def from_folder(cls, folder: Path, config: Any) -> ImagePreparation:
+        """Read preprocessor_config.json; what it leaves out comes from the model's config."""
+        file = folder / "preprocessor_config.json"
+        said = json.loads(file.read_text()) if file.is_file() else {}
+        side = config.image_size
+        height, width = (side, side) if isinstance(side, int) else side
+        channels = config.num_channels
+        return cls(
+            height,
+            width,
+            channels,
+            tuple(said.get("image_mean", [0.5] * channels)),
+            tuple(said.get("image_std", [0.5] * channels)),
+            said.get("rescale_factor", 1 / 255),
+            bool(said.get("do_resize", True)),
+        )
+
+    def read(self, path: Path) -> npt.NDArray[np.uint8]:
+        """One image file as (height, width, channels)."""
+        from PIL import Image, UnidentifiedImageError
+
+        try:
+            with Image.open(path) as opened:
+                image = opened.convert("L" if self.channels == 1 else "RGB")
+                if image.size != (self.width, self.height):
+                    if not self.resize:
+                        raise InputError(
+                            f"{path} is {image.width} x {image.height} pixels, "
+                            f"the model takes {self.width} x {self.height}"
+                        )
+                    image = image.resize((self.width, self.height), Image.Resampling.BILINEAR)
+                return np.asarray(image, dtype=np.uint8).reshape(self.height, self.width, self.channels)
+        except UnidentifiedImageError:
+            raise InputError(f"{path} is not an image that can be read") from None
+
+    def prepare(self, images: npt.NDArray[Any]) -> npt.NDArray[np.float32]:
+        """Images (n, height, width[, channels]) of bytes, or of floats in [0, 1], as (n, channels, height, width)."""
+        x = np.asarray(images)
+        if x.ndim == 3:
+            x = x[..., None]
+        wanted = (self.height, self.width, self.channels)
+        if x.ndim != 4 or x.shape[1:] != wanted:
+            raise InputError(
+                f"images have shape {np.shape(images)}, the model takes (n, {', '.join(map(str, wanted))})"
+            )
+        scaled = x.astype(np.float32) * (self.rescale if x.dtype.kind in "ui" else 1.0)
+        normal = (scaled - np.array(self.mean, np.float32)) / np.array(self.std, np.float32)
+        return np.ascontiguousarray(normal.transpose(0, 3, 1, 2), dtype=np.float32)
+
+
+@dataclass(frozen=True)
+class Images:
+    """Prepared images (n, channels, height, width), their originals, and labels where known."""
+
+    pixels: npt.NDArray[np.float32]
+    names: list[str]
+    labels: npt.NDArray[np.int64] | None = None
+
+
+def read_images(inputs: Any, preparation: ImagePreparation) -> Images:
+    """Images from an array, an (array, labels) pair, one image file, an .npz with images and labels, or a folder."""
+    labels = None
+    if isinstance(inputs, (str, Path)):
+        path = Path(inputs)
+        if not path.exists():
+            raise InputError(f"no file or folder {str(inputs)!r}")
+        if path.suffix == ".npz":
+            with np.load(path, allow_pickle=False) as loaded:
+                if "images" not in loaded:
+                    raise InputError(f"{path} has no array 'images', only {', '.join(loaded.files)}")
+                array = loaded["images"]
+                labels = loaded["labels"].astype(np.int64) if "labels" in loaded else None
+            names = [f"{path.stem}[{i}]" for i in range(len(array))]
+        else:
+            paths = [path] if path.is_file() else _files_of(path, IMAGE_ENDINGS, "images")
+            array = np.stack([preparation.read(p) for p in paths])
+            names = [p.name for p in paths]
+    else:
+        if isinstance(inputs, tuple) and len(inputs) == 2:
+            inputs, labels = inputs[0], np.asarray(inputs[1], dtype=np.int64)
+        array = np.asarray(inputs)
+        names = [f"image {i}" for i in range(len(array))] if array.ndim else []
+    if array.size == 0:
+        raise InputError("no images given")
+    if labels is not None and len(labels) != len(array):
+        raise InputError(f"{len(labels)} labels for {len(array)} images")
+    return Images(preparation.prepare(array), names, labels)

@@ -1,0 +1,395 @@
+"""Load a transformer: by bundled name, from a folder, a .gguf file or a hub id; or wrap a module of one's own."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+from headscape.attention import bundled
+from headscape.attention.convert import converted, quiet
+from headscape.attention.inputs import ImagePreparation
+from headscape.errors import InputError
+
+if TYPE_CHECKING:
+    import torch
+
+    from headscape.attention.sites import Site
+
+__all__ = ["Model", "ModelEntry", "list_models", "load_model", "wrap_module"]
+
+Task = Literal["causal-lm", "masked-lm", "seq2seq-lm", "image-classifier", "classifier", "encoder", "module"]
+DTYPES = ("float32", "bfloat16", "float16")
+
+
+@dataclass(frozen=True)
+class ModelEntry:
+    """One line of `headscape models`."""
+
+    name: str
+    summary: str
+    licence: str
+    download: int
+    present: bool
+
+
+def list_models() -> list[ModelEntry]:
+    """The bundled models, and whether their weights are here.
+
+    >>> [entry.name for entry in list_models()]
+    ['smollm2-135m', 'minilm-l6', 'gemma3-270m', 'mpnet-base', 'vit-fmnist']
+    """
+    return [
+        ModelEntry(m.name, m.summary, m.licence, m.download, bundled.is_present(m)) for m in bundled.BUNDLED.values()
+    ]
+
+
+@dataclass(eq=False)
+class Model:
+    """A loaded network and what headscape needs to know of it.
+
+    `n_heads` counts query heads a layer, `n_kv_heads` the key/value heads they share. `max_tokens` is the longest
+    context, None when there is no limit. `prefix` are ids the tokenizer should put before a text but does not.
+    """
+
+    module: torch.nn.Module
+    tokenizer: Any
+    images: ImagePreparation | None
+    source: str
+    family: str
+    task: Task
+    n_kv_heads: int
+    n_parameters: int
+    licence: str
+    max_tokens: int | None
+    device: str
+    dtype: str
+    prefix: tuple[int, ...] = ()
+    weights: tuple[Path, ...] = field(default=(), repr=False)
+    known_fingerprint: str | None = field(default=None, repr=False)
+    attention: tuple[str, ...] | None = None
+    example: Any = field(default=None, repr=False)
+    notes: tuple[str, ...] = ()
+
+    @property
+    def config(self) -> Any:
+        """The configuration of a transformers model (of its text part where it has several), None for others."""
+        config: Any = getattr(self.module, "config", None)
+        return config.get_text_config() if hasattr(config, "get_text_config") else config
+
+    @property
+    def causal(self) -> bool:
+        """Whether every layer of self-attention only looks back, as seen in a run."""
+        own = [site for site in self.sites if not site.block.startswith("encoder") and "cross" not in site.block]
+        return bool(own) and all(site.mask == "causal" for site in own)
+
+    @property
+    def n_layers(self) -> int:
+        """Attention layers of the deepest block."""
+        return 1 + max(site.layer for site in self.sites)
+
+    @property
+    def n_heads(self) -> int:
+        """Query heads a layer."""
+        return max(site.n_heads for site in self.sites)
+
+    @cached_property
+    def fingerprint(self) -> str:
+        """SHA-256 of the weights: of the file, of the files' hashes when there are several, or of the parameters."""
+        if self.known_fingerprint:
+            return self.known_fingerprint
+        import hashlib
+
+        if len(self.weights) == 1:
+            return bundled.sha256_of(self.weights[0])
+        whole = hashlib.sha256()
+        if self.weights:
+            for path in self.weights:
+                whole.update(bundled.sha256_of(path).encode())
+        else:
+            for name, tensor in self.module.state_dict().items():
+                whole.update(name.encode())
+                whole.update(tensor.detach().cpu().float().contiguous().numpy().tobytes())
+        return whole.hexdigest()
+
+    @cached_property
+    def sites(self) -> list[Site]:
+        """Where attention is computed, in the order of the forward pass, found by one short run."""
+        from headscape.attention.sites import find_sites
+
+        return find_sites(self)
+
+    def describe(self) -> dict[str, Any]:
+        """The plain facts, as run.json keeps them."""
+        return {name: getattr(self, name) for name in _DESCRIBED.split()}
+
+
+_DESCRIBED = (
+    "source family task causal n_layers n_heads n_kv_heads n_parameters licence max_tokens dtype prefix notes "
+    "fingerprint"
+)
+
+
+def _device_of(device: str) -> str:
+    import torch
+
+    if device == "auto":
+        if torch.cuda.is_available():
+            return "cuda"
+        return "mps" if torch.backends.mps.is_available() else "cpu"
+    kind = device.split(":")[0]
+    if kind not in ("cpu", "cuda", "mps"):
+        raise InputError(f"device is auto, cpu, cuda or mps, not {device!r}")
+    if (kind == "cuda" and not torch.cuda.is_available()) or (kind == "mps" and not torch.backends.mps.is_available()):
+        raise InputError(f"this machine has no {kind} device; use device='cpu' or 'auto'")
+    return device
+
+
+def load_model(
+    spec: str | Path,
+    *,
+    device: str = "auto",
+    dtype: str = "float32",
+    online: bool = False,
+    random_init: int | None = None,
+    say: Callable[[str], None] = lambda _: None,
+) -> Model:
+    """Load a model: a bundled name, a local folder, a .gguf file, or a hub id.
+
+    Parameters
+    ----------
+    spec
+        Bundled names are listed by `list_models`; their weights are fetched when missing. A hub id (owner/name) is
+        taken from the local hub cache unless `online`.
+    device
+        "auto", "cpu", "cuda" or "mps".
+    dtype
+        Of the weights: "float32", "bfloat16" or "float16".
+    random_init
+        A seed: keep the architecture, draw the weights anew. The control of most studies.
+
+    Raises
+    ------
+    InputError
+        Unknown name, folder without weights, pickled checkpoint, wrong device or dtype.
+    """
+    if dtype not in DTYPES:
+        raise InputError(f"dtype is one of {', '.join(DTYPES)}, not {dtype!r}")
+    device = _device_of(device)
+    text = str(spec)
+    path = Path(spec)
+    if text in bundled.BUNDLED:
+        entry = bundled.BUNDLED[text]
+        folder = bundled.fetch(text, say)
+        if entry.form == "gguf":
+            folder = converted(folder, next(folder.glob("*.gguf")), say)
+        model = _from_folder(folder, text, device, dtype, random_init)
+        model.licence = entry.licence
+        return model
+    if path.suffix.lower() == ".gguf":
+        if not path.is_file():
+            raise InputError(f"no file {path}")
+        return _from_folder(converted(None, path, say), text, device, dtype, random_init)
+    if path.is_dir():
+        return _from_folder(path, text, device, dtype, random_init)
+    if path.exists():
+        raise InputError(f"{path} is neither a model folder nor a .gguf file")
+    if text.count("/") == 1 and not text.startswith((".", "/")):
+        return _from_folder(_hub_folder(text, online), text, device, dtype, random_init)
+    bundled.find_bundled(text)
+    raise AssertionError("unreachable")
+
+
+def _hub_folder(hub_id: str, online: bool) -> Path:
+    from huggingface_hub import snapshot_download
+    from huggingface_hub.errors import HfHubHTTPError, HFValidationError, LocalEntryNotFoundError
+
+    patterns = ["*.json", "*.safetensors", "*.txt", "*.model", "*.jinja"]
+    try:
+        return Path(snapshot_download(hub_id, local_files_only=not online, allow_patterns=patterns))
+    except LocalEntryNotFoundError:
+        way = "could not be reached" if online else "is not in the local hub cache; allow the download with --online"
+        raise InputError(f"{hub_id}: no such folder here, and as a hub id it {way}") from None
+    except (HfHubHTTPError, HFValidationError, OSError) as error:
+        raise InputError(f"{hub_id}: the hub answered {str(error).splitlines()[0]}") from None
+
+
+def _weights_in(folder: Path) -> tuple[Path, ...]:
+    found = tuple(sorted(folder.glob("*.safetensors")))
+    if found:
+        return found
+    pickled = [*folder.glob("*.bin"), *folder.glob("*.pt"), *folder.glob("*.pth"), *folder.glob("*.ckpt")]
+    if pickled:
+        raise InputError(
+            f"{folder} holds a pickled checkpoint ({pickled[0].name}), which can run code when read; "
+            "convert it to safetensors first (save_pretrained does)"
+        )
+    gguf = sorted(folder.glob("*.gguf"))
+    if gguf:
+        raise InputError(f"{folder} holds GGUF weights; name the file itself: {gguf[0]}")
+    raise InputError(f"{folder} holds no weights (*.safetensors)")
+
+
+def _from_folder(folder: Path, source: str, device: str, dtype: str, random_init: int | None) -> Model:
+    import torch
+    import transformers
+
+    if not (folder / "config.json").is_file():
+        _weights_in(folder)
+        raise InputError(f"{folder} has no config.json; a model folder has one beside its weights")
+    if (folder / "headscape-module.json").is_file():
+        raise InputError(f"{folder} was exported by a newer headscape")
+    weights = _weights_in(folder)
+    torch_dtype = getattr(torch, dtype)
+    notes: list[str] = []
+    with quiet():
+        try:
+            config = transformers.AutoConfig.from_pretrained(folder, local_files_only=True)
+        except (ValueError, KeyError) as error:
+            raise InputError(f"{folder}: {str(error).splitlines()[0]}") from None
+        named = (config.architectures or [None])[0]
+        kind: Any = getattr(transformers, named or "", None) or transformers.AutoModel
+        options = {"dtype": torch_dtype, "local_files_only": True, "use_safetensors": True}
+        if random_init is None:
+            module, info = kind.from_pretrained(folder, output_loading_info=True, **options)
+            missing = sorted(info["missing_keys"])
+            if missing and kind is not transformers.AutoModel:
+                # a head without weights would be random: the backbone alone is what the folder really holds
+                notes.append(f"{named}: no weights for {missing[0]}; loaded the backbone alone")
+                module, info = transformers.AutoModel.from_pretrained(folder, output_loading_info=True, **options)
+                missing = sorted(k for k in info["missing_keys"] if "pooler" not in k)
+            if missing:
+                raise InputError(f"{folder}: the weights lack {missing[0]} (and {len(missing) - 1} more)")
+        else:
+            devices: list[Any] = []
+            with torch.random.fork_rng(devices):
+                torch.manual_seed(random_init)
+                module = kind(config).to(torch_dtype)
+            notes.append(f"random weights, seed {random_init}")
+        tokenizer = None
+        if any((folder / name).is_file() for name in ("tokenizer.json", "tokenizer.model", "vocab.txt", "vocab.json")):
+            tokenizer = transformers.AutoTokenizer.from_pretrained(folder, local_files_only=True)
+    module.eval().to(device)
+    said = bundled.read_notes(folder)
+    fingerprint = said.get("fingerprint")
+    if random_init is not None:
+        fingerprint = f"{fingerprint or 'weights'}-random-{random_init}"
+    return _describe(
+        module,
+        tokenizer,
+        source=source,
+        folder=folder,
+        device=device,
+        dtype=dtype,
+        licence=str(said.get("licence") or _licence(folder)),
+        prefix=tuple(said.get("prefix", ())),  # type: ignore[arg-type]
+        weights=weights,
+        known_fingerprint=None if fingerprint is None else str(fingerprint),
+        notes=tuple(notes),
+    )
+
+
+def _licence(folder: Path) -> str:
+    """The licence a model card states in its first lines, else unknown."""
+    card = folder / "README.md"
+    if card.is_file():
+        for line in card.read_text(encoding="utf-8", errors="replace").splitlines()[:40]:
+            if line.startswith("license:"):
+                return line.split(":", 1)[1].strip()
+    return "unknown"
+
+
+def _first(config: Any, *names: str, default: Any = None) -> Any:
+    for name in names:
+        value = getattr(config, name, None)
+        if value is not None:
+            return value
+    return default
+
+
+def _task(module: Any, config: Any) -> Task:
+    name = type(module).__name__
+    if config.is_encoder_decoder:
+        return "seq2seq-lm"
+    if name.endswith(("ForCausalLM", "LMHeadModel")) or "ForConditionalGeneration" in name:
+        return "causal-lm"
+    if name.endswith("ForMaskedLM"):
+        return "masked-lm"
+    if "Classification" in name:
+        return "image-classifier" if hasattr(config, "image_size") else "classifier"
+    return "encoder"
+
+
+def _describe(module: Any, tokenizer: Any, *, folder: Path | None, **known: Any) -> Model:
+    config = module.config.get_text_config()
+    n_heads = int(_first(config, "num_attention_heads", "n_head", "n_heads", "num_heads", default=0))
+    images = None
+    if hasattr(config, "image_size") and hasattr(config, "num_channels"):
+        images = ImagePreparation.from_folder(folder or Path("."), config)
+    n_kv = _first(config, "num_key_value_heads", "num_kv_heads", default=n_heads)
+    if getattr(config, "multi_query", False) and not getattr(config, "new_decoder_architecture", False):
+        n_kv = 1
+    limit = _first(config, "max_position_embeddings", "n_positions", "max_seq_len")
+    if limit is not None and getattr(config, "model_type", "") in ("roberta", "mpnet", "xlm-roberta", "camembert"):
+        limit -= 2  # their positions start behind the padding index
+    alibi = getattr(config, "alibi", False) or getattr(config, "model_type", "") in ("bloom", "mpt")
+    return Model(
+        module=module,
+        tokenizer=tokenizer,
+        images=images,
+        family=str(config.model_type),
+        task=_task(module, config),
+        n_kv_heads=int(n_kv),
+        n_parameters=sum(p.numel() for p in module.parameters()),
+        max_tokens=None if images or alibi or limit is None else int(limit),
+        **known,
+    )
+
+
+def wrap_module(
+    module: Any,
+    attention: Sequence[str] | None = None,
+    *,
+    tokenizer: Any = None,
+    name: str | None = None,
+    example: Any = None,
+) -> Model:
+    """Make a `Model` of a module that is already in memory.
+
+    A transformers model needs nothing more. Of any other `torch.nn.Module`, its `MultiheadAttention` layers are found;
+    otherwise `attention` names the submodules that compute attention (their softmax must run over a tensor
+    (batch, head, query, key)). Such a module is captured on a list of its own inputs: a tensor, or a tuple or dict of
+    arguments for each batch; `example` is one of them, needed before anything was captured.
+    """
+    if hasattr(module, "config") and hasattr(module.config, "model_type"):
+        parameter = next(module.parameters())
+        return _describe(
+            module.eval(),
+            tokenizer,
+            source=name or type(module).__name__,
+            folder=None,
+            device=str(parameter.device),
+            dtype=str(parameter.dtype).removeprefix("torch."),
+            licence="unknown",
+            prefix=(),
+            notes=(),
+        )
+    parameter = next(module.parameters())
+    return Model(
+        module=module.eval(),
+        tokenizer=tokenizer,
+        images=None,
+        source=name or type(module).__name__,
+        family=type(module).__name__,
+        task="module",
+        n_kv_heads=0,
+        n_parameters=sum(p.numel() for p in module.parameters()),
+        licence="unknown",
+        max_tokens=None,
+        device=str(parameter.device),
+        dtype=str(parameter.dtype).removeprefix("torch."),
+        attention=None if attention is None else tuple(attention),
+        example=example,
+    )

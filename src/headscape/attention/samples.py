@@ -1,0 +1,136 @@
+"""Samples: inputs turned into the arguments of forward passes, one sample a batch of the paper."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+from headscape.attention.inputs import cut_windows, read_images, read_texts
+from headscape.attention.models import Model
+from headscape.errors import InputError
+
+__all__ = ["Sample", "grouped", "samples_of"]
+
+
+@dataclass(frozen=True)
+class Sample:
+    """One input ready to run.
+
+    `tokens` holds the display strings of queries and keys by block, `stored` the arrays worth keeping beside attention,
+    `origin` where it came from, `label` the class of an image.
+    """
+
+    arguments: Any
+    tokens: dict[str, tuple[list[str], list[str]]]
+    stored: dict[str, npt.NDArray[Any]]
+    origin: list[Any]
+    label: int | None = None
+
+
+def samples_of(
+    model: Model,
+    inputs: Any,
+    tokens: int = 256,
+    batches: int | None = None,
+    *,
+    seed: int = 0,
+    chat: bool = False,
+    keep_short: bool = False,
+) -> tuple[list[Sample], dict[str, Any]]:
+    """Choose `batches` samples of the inputs (None: all), seeded, in reading order; and the facts to record."""
+    if model.task == "module":
+        return _module_samples(inputs, batches)
+    if model.images is not None:
+        return _image_samples(model, inputs, batches, seed)
+    return _text_samples(model, inputs, tokens, batches, seed, chat, keep_short)
+
+
+def _token_strings(tokenizer: Any, ids: Sequence[int]) -> list[str]:
+    """Tokens as a reader would see them; pieces of a multi-byte character keep the tokenizer's own spelling."""
+    shown = [str(tokenizer.decode([i], clean_up_tokenization_spaces=False)) for i in ids]
+    if any("\ufffd" in s for s in shown):
+        raw = tokenizer.convert_ids_to_tokens(list(ids))
+        shown = [r if "\ufffd" in s else s for s, r in zip(shown, raw, strict=True)]
+    return shown
+
+
+def _text_samples(
+    model: Model, inputs: Any, tokens: int, batches: int | None, seed: int, chat: bool, keep_short: bool
+) -> tuple[list[Sample], dict[str, Any]]:
+    if model.tokenizer is None:
+        raise InputError(f"{model.source} has no tokenizer; it cannot read text")
+    if model.max_tokens is not None and tokens > model.max_tokens:
+        raise InputError(f"{tokens} tokens asked, {model.source} takes at most {model.max_tokens}")
+    texts = read_texts(inputs)
+    windows = cut_windows(
+        texts, model.tokenizer, tokens, batches, seed=seed, chat=chat, keep_short=keep_short, prefix=model.prefix
+    )
+    samples = []
+    for ids, origin in zip(windows.ids, windows.origins, strict=True):
+        shown = _token_strings(model.tokenizer, ids.tolist())
+        arguments = {"input_ids": torch.from_numpy(ids)[None]}
+        names = {site.block: (shown, shown) for site in model.sites}
+        if model.task == "seq2seq-lm":  # the decoder reads the same text, one step behind
+            shifted = np.concatenate([[model.config.decoder_start_token_id], ids[:-1]])
+            arguments["decoder_input_ids"] = torch.from_numpy(shifted)[None]
+            delayed = _token_strings(model.tokenizer, shifted.tolist())
+            names |= {"decoder": (delayed, delayed), "decoder.cross": (delayed, shown)}
+        samples.append(Sample(arguments, names, {"input_ids": ids}, list(origin)))
+    facts = {"kind": "text", "texts": len(texts), "windows": windows.n_available, "sha256": windows.digest()}
+    return samples, facts
+
+
+def _image_samples(model: Model, inputs: Any, batches: int | None, seed: int) -> tuple[list[Sample], dict[str, Any]]:
+    assert model.images is not None
+    images = read_images(inputs, model.images)
+    n = len(images.pixels)
+    if batches is not None and batches > n:
+        raise InputError(f"{n} images given, {batches} batches were asked; lower batches to {n} or give more images")
+    chosen = np.arange(n) if batches is None else np.sort(np.random.default_rng(seed).choice(n, batches, replace=False))
+    size = model.config.patch_size
+    patch = size if isinstance(size, int) else size[0]
+    rows, columns = model.images.height // patch, model.images.width // patch
+    names = ["[CLS]", *(f"({r},{c})" for r in range(rows) for c in range(columns))]
+    samples = []
+    for i in chosen:
+        label = None if images.labels is None else int(images.labels[i])
+        arguments = {"pixel_values": torch.from_numpy(images.pixels[i : i + 1])}
+        blocks = {site.block: (names, names) for site in model.sites}
+        samples.append(Sample(arguments, blocks, {"pixel_values": images.pixels[i]}, [images.names[i], label], label))
+    digest = hashlib.sha256(images.pixels[chosen].tobytes()).hexdigest()
+    return samples, {"kind": "images", "images": n, "sha256": digest, "grid": [rows, columns]}
+
+
+def _module_samples(inputs: Iterable[Any], batches: int | None) -> tuple[list[Sample], dict[str, Any]]:
+    given = list(inputs)[:batches]
+    if not given:
+        raise InputError("no inputs given")
+    digest = hashlib.sha256()
+    for arguments in given:
+        parts = arguments.values() if isinstance(arguments, dict) else arguments
+        for part in [parts] if isinstance(parts, Tensor) else parts:
+            if isinstance(part, Tensor):
+                digest.update(part.detach().cpu().contiguous().numpy().tobytes())
+    return [Sample(a, {}, {}, [i]) for i, a in enumerate(given)], {"kind": "module", "sha256": digest.hexdigest()}
+
+
+def grouped(samples: Sequence[Sample], size: int) -> Iterator[tuple[dict[str, Tensor], list[Sample]]]:
+    """Join neighbouring samples of equal shape into forward passes of at most `size`."""
+    start = 0
+    while start < len(samples):
+        shape = {k: v.shape for k, v in samples[start].arguments.items()}
+        stop = start
+        while (
+            stop < min(start + size, len(samples)) and {k: v.shape for k, v in samples[stop].arguments.items()} == shape
+        ):
+            stop += 1
+        part = list(samples[start:stop])
+        yield {k: torch.cat([s.arguments[k] for s in part]) for k in shape}, part
+        start = stop

@@ -1,0 +1,128 @@
+"""Tapping: how a tap is put on a network, whatever its kind, and taken off again without a trace.
+
+* transformers models built on the attention interface: a registered function (`attend`) takes the place of theirs;
+* `torch.nn.MultiheadAttention`: its forward is replaced by the same computation through `attend`;
+* everything else (Bloom, Falcon, MPNet, a network of the user's): softmax and fused attention are intercepted while
+  one of the attention submodules runs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from typing import Any, Literal
+
+from torch import Tensor, nn
+
+from headscape.attention.intercept import through_softmax
+from headscape.attention.multihead import through_multihead
+from headscape.attention.taps import Tap, attend
+from headscape.errors import HeadscapeError
+
+__all__ = ["attention_implementation", "tapped", "way_of"]
+
+INTERFACE = "headscape"  # name under which `attend` is registered with transformers
+
+_stacks: dict[int, list[Tap]] = {}  # id of a network -> the taps on it, outermost first
+_owner: dict[int, list[Tap]] = {}  # id of any of its submodules -> the same list
+
+
+@contextmanager
+def tapped(network: nn.Module, tap: Tap, attention: Sequence[str] | None = None) -> Iterator[None]:
+    """Put a tap on a network for the time of the block; blocks nest, the inner tap sees what the outer one made.
+
+    `attention` names the submodules that compute attention, for networks of no known kind; without it every submodule
+    that calls softmax over a (batch, head, query, key) tensor counts.
+    """
+    stack = _stacks.get(id(network))
+    if stack is not None:
+        stack.append(tap)
+        try:
+            yield
+        finally:
+            stack.pop()
+        return
+    stack = [tap]
+    with ExitStack() as restore:
+        _stacks[id(network)] = stack
+        restore.callback(_stacks.pop, id(network))
+        for module in network.modules():
+            _owner[id(module)] = stack
+            restore.callback(_owner.pop, id(module))
+        way = way_of(network, attention)
+        if way == "interface":
+            restore.enter_context(_through_interface(network))
+        elif way == "multihead":
+            restore.enter_context(through_multihead(network, stack))
+        else:
+            restore.enter_context(through_softmax(network, stack, attention))
+        yield
+
+
+def way_of(network: nn.Module, attention: Sequence[str] | None = None) -> Literal["interface", "multihead", "softmax"]:
+    """How a network is tapped; see the module's docstring."""
+    if attention is None:
+        can_switch = getattr(network, "_can_set_attn_implementation", None)
+        if can_switch is not None and can_switch():
+            return "interface"
+    named = [m for name, m in network.named_modules() if attention is None or name in attention]
+    if any(isinstance(m, nn.MultiheadAttention) for m in named):
+        return "multihead"
+    return "softmax"
+
+
+def _interface_function(
+    module: nn.Module,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attention_mask: Tensor | None,
+    scaling: float | None = None,
+    dropout: float = 0.0,
+    **kwargs: Any,
+) -> tuple[Tensor, Tensor | None]:
+    return attend(
+        _owner[id(module)],
+        module,
+        query,
+        key,
+        value,
+        attention_mask,
+        scaling=scaling,
+        dropout=dropout,
+        softcap=kwargs.get("softcap"),
+        position_bias=kwargs.get("position_bias"),
+        sinks=kwargs.get("s_aux", getattr(module, "sinks", None)),
+    )
+
+
+@contextmanager
+def _through_interface(network: Any) -> Iterator[None]:
+    from transformers import AttentionInterface, AttentionMaskInterface
+    from transformers.masking_utils import eager_mask
+
+    AttentionInterface.register(INTERFACE, _interface_function)
+    AttentionMaskInterface.register(INTERFACE, eager_mask)  # without it decoders lose their causal mask, silently
+    with attention_implementation(network, INTERFACE):
+        yield
+
+
+@contextmanager
+def attention_implementation(network: Any, name: str) -> Iterator[None]:
+    """Switch a transformers network and all its parts to an attention implementation, and back."""
+    configs = {id(m.config): m.config for m in network.modules() if hasattr(m, "config") and _is_pretrained(m)}
+    before = {key: config._attn_implementation for key, config in configs.items()}
+    network.set_attn_implementation(name)
+    if any(config._attn_implementation != name for config in configs.values()):
+        for key, config in configs.items():
+            config._attn_implementation = before[key]
+        raise HeadscapeError(f"{type(network).__name__} cannot switch all its parts to attention '{name}'")
+    try:
+        yield
+    finally:
+        for key, config in configs.items():
+            config._attn_implementation = before[key]
+
+
+def _is_pretrained(module: nn.Module) -> bool:
+    return hasattr(module, "set_attn_implementation") and hasattr(module.config, "_attn_implementation")

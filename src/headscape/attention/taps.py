@@ -1,0 +1,143 @@
+"""Taps: what may look at, or change, each step of an attention layer; and that layer's computation, open to them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+__all__ = ["BLOCK_BYTES", "AttentionCall", "Tap", "attend", "split_heads"]
+
+BLOCK_BYTES = 32 << 20  # a map larger than this is computed in blocks of rows when every tap allows it
+
+
+@dataclass(frozen=True)
+class AttentionCall:
+    """Which module computes attention now, and which of its query rows."""
+
+    module: nn.Module
+    rows: slice | None = None  # None where it does not apply: inputs and outputs come whole
+
+
+class Tap:
+    """Looks at attention, and changes what it returns differently. Override only what is needed.
+
+    Scores and probabilities are (batch, head, query, key), outputs (..., head, dim) before the output projection.
+    """
+
+    blockwise = True  # may be called with a block of rows at a time (`call.rows`)
+
+    def inputs(self, call: AttentionCall, query: Tensor, key: Tensor, value: Tensor) -> None:
+        """See queries (batch, head, query, dim), keys and values (batch, kv_head, key, dim), after rotation."""
+
+    def scores(self, call: AttentionCall, scores: Tensor) -> Tensor:
+        """Everything softmax sees but causal and padding masks."""
+        return scores
+
+    def softmax(self, call: AttentionCall, scores: Tensor, mask: Tensor | None) -> Tensor | None:
+        """Probabilities in place of softmax(scores + mask); None leaves softmax alone."""
+        return None
+
+    def probs(self, call: AttentionCall, probs: Tensor) -> Tensor:
+        """What softmax gave."""
+        return probs
+
+    def outputs(self, call: AttentionCall, outputs: Tensor) -> Tensor:
+        """Each head's weighted values, before the output projection mixes the heads."""
+        return outputs
+
+    def overrides(self, *names: str) -> bool:
+        """Whether this tap cares about any of the methods named."""
+        return any(getattr(type(self), name) is not getattr(Tap, name) for name in names)
+
+
+def _softmax(scores: Tensor, mask: Tensor | None, sinks: Tensor | None, dtype: torch.dtype) -> Tensor:
+    """Row softmax in float32 at least; a learned sink (GPT-OSS) takes part in the sum and is then dropped."""
+    if mask is not None:
+        scores = scores + mask
+    if sinks is not None:
+        column = sinks.reshape(1, -1, 1, 1).expand(scores.shape[0], -1, scores.shape[2], 1)
+        scores = torch.cat([scores, column.to(scores.dtype)], dim=-1)
+        scores = scores - scores.max(dim=-1, keepdim=True).values
+    accumulate = torch.promote_types(scores.dtype, torch.float32)
+    probs = F.softmax(scores, dim=-1, dtype=accumulate).to(dtype)
+    return probs[..., :-1] if sinks is not None else probs
+
+
+def split_heads(x: Tensor, n_head: int) -> Tensor:
+    """(..., head * dim) as (..., head, dim)."""
+    return x.reshape(*x.shape[:-1], n_head, -1)
+
+
+def attend(
+    taps: Sequence[Tap],
+    module: nn.Module,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    mask: Tensor | None,
+    *,
+    scaling: float | None = None,
+    dropout: float = 0.0,
+    softcap: float | None = None,
+    position_bias: Tensor | None = None,
+    sinks: Tensor | None = None,
+) -> tuple[Tensor, Tensor | None]:
+    """softmax(softcap(scaling q k^T + position bias) + mask) v, with every step open to the taps.
+
+    Query (batch, head, query, dim); keys and values may have fewer heads (grouped queries). Returns the outputs as
+    (batch, query, head, dim) and the map, or None for the map when it was computed in blocks of rows.
+    """
+    for tap in taps:
+        tap.inputs(AttentionCall(module), query, key, value)
+    n_head, n_query, n_key = query.shape[1], query.shape[2], key.shape[2]
+    if key.shape[1] != n_head:
+        key = key.repeat_interleave(n_head // key.shape[1], dim=1)
+        value = value.repeat_interleave(n_head // value.shape[1], dim=1)
+    scaling = query.shape[-1] ** -0.5 if scaling is None else scaling
+    if mask is not None:
+        if mask.dtype == torch.bool:
+            mask = torch.zeros_like(mask, dtype=query.dtype).masked_fill(~mask, torch.finfo(query.dtype).min)
+        mask = mask[..., :n_key]
+    keys = key.transpose(2, 3)
+
+    def rows_of(bias: Tensor | None, rows: slice) -> Tensor | None:
+        return bias if bias is None or bias.shape[-2] == 1 else bias[..., rows, :]
+
+    def block(rows: slice) -> tuple[Tensor, Tensor]:
+        call = AttentionCall(module, rows)
+        scores = torch.matmul(query[:, :, rows], keys) * scaling
+        bias = rows_of(position_bias, rows)
+        if bias is not None:
+            scores = scores + bias
+        if softcap is not None:
+            scores = torch.tanh(scores / softcap) * softcap
+        for tap in taps:
+            scores = tap.scores(call, scores)
+        here = rows_of(mask, rows)
+        replaced = (tap.softmax(call, scores, here) for tap in reversed(taps))  # the innermost replacement wins
+        probs = next((given for given in replaced if given is not None), None)
+        if probs is None:
+            probs = _softmax(scores, here, sinks, query.dtype)
+        del scores
+        for tap in taps:
+            probs = tap.probs(call, probs)
+        dropped = F.dropout(probs, p=dropout, training=module.training)
+        return torch.matmul(dropped, value), probs
+
+    step = max(1, BLOCK_BYTES // (query.shape[0] * n_head * n_key * 4))
+    if step >= n_query or not all(tap.blockwise for tap in taps) or torch.is_grad_enabled():
+        outputs, probs = block(slice(0, n_query))
+        kept: Tensor | None = probs
+    else:
+        outputs, kept = query.new_empty(*query.shape[:3], value.shape[-1]), None
+        for start in range(0, n_query, step):
+            rows = slice(start, min(start + step, n_query))
+            outputs[:, :, rows] = block(rows)[0]
+    outputs = outputs.transpose(1, 2).contiguous()
+    for tap in taps:
+        outputs = tap.outputs(AttentionCall(module), outputs)
+    return outputs, kept

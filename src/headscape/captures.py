@@ -1,0 +1,287 @@
+"""Capture: what was kept of a model's attention, batch by batch, in memory or lazily from a run directory."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, cast
+
+import numpy as np
+import numpy.typing as npt
+from safetensors import SafetensorError, safe_open
+
+from headscape.errors import HeadscapeError, InputError
+from headscape.runs import Run
+from headscape.storage import ArrayWriter
+from headscape.tensor import AttentionTensor, HeadId, Kind, MaskKind
+
+__all__ = ["KEEP", "Batch", "Capture", "import_array", "open_capture"]
+
+KEEP = ("probs", "scores", "queries", "keys", "values", "hidden", "head_outputs")
+
+
+@dataclass
+class Batch:
+    """One captured input: arrays by name ("probs/decoder.3") and the facts beside them.
+
+    info["blocks"][block] holds query_tokens, key_tokens and mask; info["layers"][block] the kept layers and, for each,
+    the kept heads.
+    """
+
+    info: dict[str, Any]
+    names: list[str]
+    read: Callable[[str], npt.NDArray[Any]]
+
+
+def _open_batch(path: Path) -> Batch:
+    try:
+        with safe_open(path, framework="np") as file:
+            info = json.loads(file.metadata()["headscape"])
+            names = list(file.keys())
+    except (SafetensorError, KeyError, ValueError, OSError) as error:
+        raise HeadscapeError(f"{path} is damaged ({error}); delete it and run the capture again") from None
+
+    def read(name: str) -> npt.NDArray[Any]:
+        with safe_open(path, framework="np") as file:
+            return cast("npt.NDArray[Any]", file.get_tensor(name))
+
+    return Batch(info, names, read)
+
+
+class Capture:
+    """A sequence of captured batches.
+
+    `capture.tensor(i)` is the `AttentionTensor` of batch i. A network with several blocks (encoder, decoder,
+    decoder.cross) keeps them apart: `capture.blocks` names them and `tensor(i, block)` takes one. Nothing is read from
+    disk before it is asked for; values always come back as float32.
+    """
+
+    def __init__(self, batches: list[Callable[[], Batch]], run: Run | None = None) -> None:
+        if not batches:
+            raise InputError("the capture holds no batch")
+        self._batches, self.run = batches, run
+        self.info = self._batches[0]().info
+
+    @classmethod
+    def of_run(cls, run: Run | str | Path) -> Capture:
+        """The finished batches of a run directory."""
+        run = run if isinstance(run, Run) else Run.open(run)
+        paths = sorted((run.path / "attention").glob("batch-*.safetensors"))
+        if not paths:
+            raise InputError(f"{run.path} holds no captured batch yet; run the capture again to finish it")
+        return cls([lambda path=path: _open_batch(path) for path in paths], run)  # type: ignore[misc]
+
+    @classmethod
+    def in_memory(cls, batches: list[Batch]) -> Capture:
+        """Batches held as arrays."""
+        return cls([lambda batch=batch: batch for batch in batches])  # type: ignore[misc]
+
+    def __len__(self) -> int:
+        return len(self._batches)
+
+    def __iter__(self) -> Iterator[AttentionTensor]:
+        return (self.tensor(i) for i in range(len(self)))
+
+    def __repr__(self) -> str:
+        where = f" in {self.run.path}" if self.run else ""
+        return f"Capture({len(self)} batches of {', '.join(self.blocks)}; keeps {', '.join(self.kept)}{where})"
+
+    @property
+    def blocks(self) -> list[str]:
+        """The blocks of the network that were captured."""
+        return list(self.info["blocks"])
+
+    @property
+    def kept(self) -> list[str]:
+        """What was kept: probs, scores, ..."""
+        return [str(k) for k in self.info["keep"]]
+
+    def batch(self, i: int) -> Batch:
+        """The raw arrays and facts of batch i."""
+        if not -len(self) <= i < len(self):
+            raise InputError(f"there is no batch {i}; the capture has {len(self)}, counted from 0")
+        return self._batches[i]()
+
+    def _block(self, block: str | None) -> str:
+        if block is None:
+            if len(self.blocks) > 1:
+                raise InputError(f"this network has several blocks, name one: {', '.join(self.blocks)}")
+            return self.blocks[0]
+        if block not in self.blocks:
+            raise InputError(f"no block {block!r}; there are {', '.join(self.blocks)}")
+        return block
+
+    def _need(self, what: str) -> None:
+        if what not in self.kept:
+            raise InputError(
+                f"{what} were not captured (kept: {', '.join(self.kept)}); capture again with --keep {what}"
+            )
+
+    def heads(self, block: str | None = None) -> list[HeadId]:
+        """The captured heads of a block."""
+        block = self._block(block)
+        layers: Mapping[str, list[int]] = self.info["layers"][block]
+        return [HeadId(block, int(layer), h) for layer, found in layers.items() for h in found]
+
+    def tensor(self, i: int, block: str | None = None, kind: Kind = "probs") -> AttentionTensor:
+        """Probabilities or scores of batch i as an `AttentionTensor` (n_query, n_key, n_head)."""
+        block = self._block(block)
+        self._need(kind)
+        batch = self.batch(i)
+        facts = batch.info["blocks"][block]
+        maps = [batch.read(f"{kind}/{block}.{layer}") for layer in batch.info["layers"][block]]
+        n_query, n_key = maps[0].shape[1:]
+        values = np.empty((n_query, n_key, sum(len(m) for m in maps)), dtype=np.float32)
+        start = 0
+        for m in maps:
+            values[:, :, start : start + len(m)] = np.moveaxis(m, 0, -1)
+            start += len(m)
+        mask: MaskKind = facts["mask"]
+        return AttentionTensor(
+            values, self.heads(block), facts.get("query_tokens") or [], facts.get("key_tokens") or [], mask, kind
+        )
+
+    def stacked(self, what: str, i: int, block: str | None = None) -> npt.NDArray[np.float32]:
+        """Queries, keys, values or head_outputs of batch i: (n_layer, n_head, n_token, dim)."""
+        block = self._block(block)
+        self._need(what)
+        batch = self.batch(i)
+        return np.stack([batch.read(f"{what}/{block}.{n}") for n in batch.info["layers"][block]]).astype(np.float32)
+
+    def queries(self, i: int, block: str | None = None) -> npt.NDArray[np.float32]:
+        """Queries as they meet the keys, after rotary embedding: (n_layer, n_head, n_query, dim)."""
+        return self.stacked("queries", i, block)
+
+    def keys(self, i: int, block: str | None = None) -> npt.NDArray[np.float32]:
+        """Keys (n_layer, n_kv_head, n_key, dim)."""
+        return self.stacked("keys", i, block)
+
+    def values(self, i: int, block: str | None = None) -> npt.NDArray[np.float32]:
+        """Values (n_layer, n_kv_head, n_key, dim)."""
+        return self.stacked("values", i, block)
+
+    def head_outputs(self, i: int, block: str | None = None) -> npt.NDArray[np.float32]:
+        """Each head's weighted values before the output projection: (n_layer, n_head, n_query, dim)."""
+        return self.stacked("head_outputs", i, block)
+
+    def hidden(self, i: int, block: str | None = None) -> npt.NDArray[np.float32]:
+        """The residual stream entering each layer, and after the last: (n_layer + 1, n_token, dim)."""
+        block = self._block(block)
+        self._need("hidden")
+        return self.batch(i).read(f"hidden/{block}").astype(np.float32)
+
+    def input_ids(self, i: int) -> npt.NDArray[np.int64] | None:
+        """The token ids of batch i, None for images and own arrays."""
+        batch = self.batch(i)
+        return batch.read("input_ids") if "input_ids" in batch.names else None
+
+    def pixels(self, i: int) -> npt.NDArray[np.float32] | None:
+        """The prepared image of batch i (channels, height, width), None for text."""
+        batch = self.batch(i)
+        return batch.read("pixel_values") if "pixel_values" in batch.names else None
+
+
+def open_capture(source: Capture | Run | str | Path) -> Capture:
+    """Take a capture, a run or its path."""
+    return source if isinstance(source, Capture) else Capture.of_run(source)
+
+
+def import_array(
+    file: str | Path,
+    out: str | Path,
+    *,
+    name: str | None = None,
+    layout: str = "query,key,head",
+    kind: Kind = "probs",
+    mask: MaskKind | None = None,
+    dtype: str = "float16",
+) -> Capture:
+    """Make a run of attention someone already has, as .npy, .npz or .safetensors; no model is needed.
+
+    Parameters
+    ----------
+    file
+        An array of order 3, or of order 4 with batches or layers before it.
+    name
+        Which array of an .npz or .safetensors file; needed when there are several.
+    layout
+        The axes of the array in their order: query, key, head and optionally batch or layer, as in
+        "batch,head,query,key" or "layer,head,query,key".
+    mask
+        "causal" or "full"; found from the zeros above the diagonal when not given.
+    """
+    path = Path(file)
+    values = _read_array(path, name)
+    axes = [axis.strip() for axis in layout.split(",")]
+    if not {"query", "key", "head"} <= set(axes) or not set(axes) <= {"query", "key", "head", "batch", "layer"}:
+        raise InputError(f"layout {layout!r} must name query, key and head, and may name batch and layer")
+    if values.ndim != len(axes):
+        raise InputError(f"{path} has shape {values.shape}, layout '{layout}' names {len(axes)} axes")
+    if values.dtype.kind not in "fiub":
+        raise InputError(f"{path} has dtype {values.dtype}; attention is real numbers")
+    for extra in ("layer", "batch"):  # bring to (batch, layer, head, query, key)
+        if extra not in axes:
+            values, axes = values[None], [extra, *axes]
+    values = values.transpose([axes.index(a) for a in ("batch", "layer", "head", "query", "key")])
+    bad = np.argwhere(~np.isfinite(values))
+    if len(bad):
+        where = ", ".join(f"{a} {i}" for a, i in zip(("batch", "layer", "head", "query", "key"), bad[0], strict=True))
+        raise InputError(f"{path} has {len(bad)} entries that are NaN or infinite, the first at {where}")
+    if mask is None:
+        n_query, n_key = values.shape[-2:]
+        above = ~np.tri(n_query, n_key, k=n_key - n_query, dtype=bool)
+        mask = "causal" if n_key >= n_query > 1 and not values[..., above].any() else "full"
+    if dtype == "float16" and np.abs(values).max(initial=0) > np.finfo(np.float16).max:
+        raise InputError(f"{path} has values beyond the range of float16; import it with dtype float32")
+    info = {
+        "keep": [kind],
+        "blocks": {"heads": {"mask": mask}},
+        "layers": {"heads": {str(n): list(range(values.shape[2])) for n in range(values.shape[1])}},
+    }
+    run = Run.create(
+        out,
+        config={"kind": "import", "layout": layout, "attention": kind, "mask": mask, "dtype": dtype},
+        inputs={"file": path.name, "array": name, "shape": list(values.shape)},
+    )
+    for i, layers in enumerate(values):
+        with ArrayWriter(run.batch_path(i), len(layers), {"headscape": json.dumps(info)}) as writer:
+            for n, maps in enumerate(layers):
+                writer.add(f"{kind}/heads.{n}", maps.astype(dtype))
+    run.update(finished={"attention": len(values)})
+    return Capture.of_run(run)
+
+
+def _read_array(path: Path, name: str | None) -> npt.NDArray[Any]:
+    if not path.is_file():
+        raise InputError(f"no file {path}")
+    ending = path.suffix.lower()
+    try:
+        if ending == ".npy":
+            return cast("npt.NDArray[Any]", np.load(path, allow_pickle=False))
+        if ending == ".npz":
+            with np.load(path, allow_pickle=False) as loaded:
+                return cast("npt.NDArray[Any]", loaded[_only(path, loaded.files, name)])
+        if ending == ".safetensors":
+            with safe_open(path, framework="np") as opened:
+                return cast("npt.NDArray[Any]", opened.get_tensor(_only(path, list(opened.keys()), name)))
+    except (ValueError, OSError, EOFError, SafetensorError, TypeError) as error:
+        if isinstance(error, InputError):
+            raise
+        if "pickle" in str(error).lower() or "object array" in str(error).lower():
+            raise InputError(
+                f"{path} holds pickled objects, which can run code when read; save a plain array"
+            ) from None
+        raise InputError(f"{path} cannot be read: {str(error).splitlines()[0]}") from None
+    raise InputError(f"{path} is not .npy, .npz or .safetensors")
+
+
+def _only(path: Path, names: list[str], name: str | None) -> str:
+    if name is not None:
+        if name not in names:
+            raise InputError(f"{path} has no array {name!r}; it has {', '.join(sorted(names))}")
+        return name
+    if len(names) != 1:
+        raise InputError(f"{path} holds {len(names)} arrays ({', '.join(sorted(names)[:6])}); choose one with --name")
+    return names[0]

@@ -1,0 +1,163 @@
+"""The run directory: what is on disk, where it came from, and what is finished.
+
+RUN/run.json                         config, seed, versions, model, inputs, parity
+RUN/attention/batch-0007.safetensors one captured batch; its header carries tokens and masks
+RUN/<study>/...                      what a study made of them
+"""
+
+from __future__ import annotations
+
+import json
+import platform
+import shutil
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+from headscape.errors import InputError
+from headscape.storage import PARTIAL, write_json
+
+__all__ = ["FORMAT", "Run", "find_runs", "human_bytes"]
+
+FORMAT = 1  # raised when an older headscape could misread a directory
+_REPORTED = ("numpy", "scipy", "numba", "torch", "transformers", "safetensors")
+
+
+def _versions() -> dict[str, str]:
+    versions = {"python": platform.python_version()}
+    for name in _REPORTED:
+        try:
+            versions[name] = metadata.version(name)
+        except metadata.PackageNotFoundError:
+            continue
+    return versions
+
+
+def human_bytes(n: float) -> str:
+    """Bytes for people.
+
+    >>> human_bytes(1536), human_bytes(3 * 10**9)
+    ('1.5 kB', '3.0 GB')
+    """
+    for unit in ("B", "kB", "MB", "GB"):
+        if n < 1000:
+            return f"{n:.0f} {unit}" if unit == "B" else f"{n:.1f} {unit}"
+        n /= 1000
+    return f"{n:.1f} TB"
+
+
+@dataclass
+class Run:
+    """One run directory. `Run.create` starts or resumes one, `Run.open` reads one."""
+
+    path: Path
+    meta: dict[str, Any] = field(repr=False)
+
+    @classmethod
+    def open(cls, path: str | Path) -> Run:
+        """Open an existing run; says clearly when the directory is not one, or is from another format."""
+        path = Path(path)
+        if not path.exists():
+            raise InputError(f"no run at {path}; make one with `headscape capture` or list them with `headscape runs`")
+        file = path / "run.json"
+        if not file.is_file():
+            raise InputError(f"{path} is not a run directory: it has no run.json; `headscape capture` makes one")
+        try:
+            meta = json.loads(file.read_text(encoding="utf-8"))
+            found = meta["format"]
+        except (ValueError, KeyError, TypeError):
+            raise InputError(f"{file} is damaged: it is not the JSON headscape writes; capture again") from None
+        if found != FORMAT:
+            raise InputError(
+                f"{path} has run format {found}, this headscape reads {FORMAT}; it was written by headscape "
+                f"{meta.get('headscape', 'of unknown version')}: use that version or capture again"
+            )
+        return cls(path, meta)
+
+    @classmethod
+    def create(cls, path: str | Path, **sections: Mapping[str, Any]) -> Run:
+        """Start a run, or resume the one at `path` when its sections agree with those given.
+
+        A difference is an `InputError` that names the first setting that differs: a run never mixes two settings.
+        """
+        path = Path(path)
+        if (path / "run.json").exists():
+            run = cls.open(path)
+            for name, section in sections.items():
+                run._check_same(name, json.loads(json.dumps(section)))
+            return run
+        if path.exists() and (not path.is_dir() or any(p for p in path.iterdir() if not p.name.endswith(PARTIAL))):
+            raise InputError(f"{path} exists and is not a run directory; name a new or an empty one")
+        from headscape import __version__
+
+        meta = {
+            "format": FORMAT,
+            "headscape": __version__,
+            "created": datetime.now(UTC).isoformat(timespec="seconds"),
+            "versions": _versions(),
+            **{name: json.loads(json.dumps(section)) for name, section in sections.items()},
+        }
+        run = cls(path, meta)
+        run.save()
+        return run
+
+    def _check_same(self, name: str, given: dict[str, Any]) -> None:
+        ours = self.meta.get(name, {})
+        for key in sorted(given.keys() | ours.keys()):
+            if given.get(key) != ours.get(key):
+                raise InputError(
+                    f"{self.path} was made with {name} {key} = {ours.get(key)!r}, not {given.get(key)!r}; "
+                    "choose another directory, or delete this one with `headscape runs delete`"
+                )
+
+    def save(self) -> None:
+        """Write run.json atomically."""
+        write_json(self.path / "run.json", self.meta)
+
+    def update(self, **sections: Any) -> None:
+        """Set sections of run.json and save it when that changes something."""
+        plain = json.loads(json.dumps(sections))
+        if any(self.meta.get(name) != value for name, value in plain.items()):
+            self.meta |= plain
+            self.save()
+
+    def batch_path(self, i: int) -> Path:
+        """Where batch i is or will be."""
+        return self.path / "attention" / f"batch-{i:04d}.safetensors"
+
+    @property
+    def n_finished(self) -> int:
+        """How many batches are complete on disk."""
+        return len(list((self.path / "attention").glob("batch-*.safetensors")))
+
+    @property
+    def studies(self) -> list[str]:
+        """Names of the studies that have left results here."""
+        return sorted(p.name for p in self.path.iterdir() if p.is_dir() and p.name != "attention")
+
+    @property
+    def n_bytes(self) -> int:
+        """Size on disk."""
+        return sum(p.stat().st_size for p in self.path.rglob("*") if p.is_file())
+
+    def delete(self) -> None:
+        """Remove the directory; only ever one that `open` recognised as a run."""
+        shutil.rmtree(self.path)
+
+
+def find_runs(folder: str | Path) -> tuple[list[Run], list[str]]:
+    """All runs in a folder (one level deep) or the folder itself, newest first, and why others cannot be read."""
+    folder = Path(folder)
+    if not folder.is_dir():
+        return [], []
+    runs, unreadable = [], []
+    for path in [folder, *sorted(p for p in folder.iterdir() if p.is_dir())]:
+        if (path / "run.json").is_file():
+            try:
+                runs.append(Run.open(path))
+            except InputError as error:
+                unreadable.append(str(error))
+    return sorted(runs, key=lambda run: str(run.meta["created"]), reverse=True), unreadable

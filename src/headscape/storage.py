@@ -1,0 +1,110 @@
+"""Files that are whole or not there: atomic writes, and safetensors written one tensor at a time."""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from types import TracebackType
+from typing import Any, BinaryIO
+
+import numpy as np
+import numpy.typing as npt
+
+from headscape.errors import HeadscapeError
+
+__all__ = ["PARTIAL", "ArrayWriter", "replacing", "write_json"]
+
+PARTIAL = ".partial"
+_DTYPE_NAMES = {"float16": "F16", "float32": "F32", "float64": "F64", "int64": "I64", "int32": "I32", "uint8": "U8"}
+
+
+@contextmanager
+def replacing(path: Path) -> Iterator[Path]:
+    """Give a path beside `path` to write to; rename it over `path` only when the block ends well.
+
+    A failing block leaves `path` as it was and removes what it had written.
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
+    partial = path.with_name(path.name + PARTIAL)
+    try:
+        yield partial
+        os.replace(partial, path)
+    except BaseException as error:
+        partial.unlink(missing_ok=True)
+        if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
+            raise HeadscapeError(
+                f"no space left while writing {path.name} in {path.parent}; free some and run the same command again, "
+                "finished parts are kept"
+            ) from error
+        raise
+
+
+def write_json(path: Path, content: Mapping[str, Any]) -> None:
+    """Write a small JSON file atomically."""
+    with replacing(path) as partial:
+        partial.write_text(json.dumps(content, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+
+
+class ArrayWriter:
+    """Write a safetensors file one array at a time, so that no more than one is ever held.
+
+    The format puts a JSON header with all offsets first; room for it is reserved and the rest padded with blanks, as
+    the format allows. The file appears under its name only when the block ends well.
+
+    >>> import tempfile; from safetensors.numpy import load_file
+    >>> path = Path(tempfile.mkdtemp()) / "a.safetensors"
+    >>> with ArrayWriter(path, n_arrays=1) as writer:
+    ...     writer.add("x", np.arange(3, dtype=np.float32))
+    >>> load_file(path)["x"]
+    array([0., 1., 2.], dtype=float32)
+    """
+
+    def __init__(self, path: Path, n_arrays: int, metadata: Mapping[str, str] | None = None) -> None:
+        self.path = path
+        self._metadata = dict(metadata or {})
+        self._header: dict[str, Any] = {}
+        self._offset = 0
+        meta_size = len(json.dumps(self._metadata).encode())
+        self._reserved = -(-(meta_size + 256 * (n_arrays + 1)) // 8) * 8
+
+    def __enter__(self) -> ArrayWriter:
+        self._replacing = replacing(self.path)
+        self._file: BinaryIO = open(self._replacing.__enter__(), "wb")
+        self._file.seek(8 + self._reserved)
+        return self
+
+    def add(self, name: str, array: npt.NDArray[Any]) -> None:
+        """Append one array under a name not used before."""
+        if name in self._header:
+            raise HeadscapeError(f"{self.path.name} already holds {name}")
+        data = np.ascontiguousarray(array)
+        self._header[name] = {
+            "dtype": _DTYPE_NAMES[data.dtype.name],
+            "shape": list(array.shape),
+            "data_offsets": [self._offset, self._offset + data.nbytes],
+        }
+        self._file.write(data.data)
+        self._offset += data.nbytes
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        try:
+            if error is None:
+                header = json.dumps({"__metadata__": self._metadata, **self._header}, ensure_ascii=True).encode()
+                if len(header) > self._reserved:
+                    raise HeadscapeError(f"{self.path.name}: header of {len(header)} bytes, {self._reserved} reserved")
+                self._file.seek(0)
+                self._file.write(self._reserved.to_bytes(8, "little") + header.ljust(self._reserved))
+                self._file.flush()
+                os.fsync(self._file.fileno())
+            self._file.close()
+        except BaseException as late:
+            self._file.close()
+            self._replacing.__exit__(type(late), late, late.__traceback__)
+            raise
+        self._replacing.__exit__(kind, error, trace)
