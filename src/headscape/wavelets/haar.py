@@ -28,8 +28,8 @@ Trees = PartitionTree | Sequence[PartitionTree | None]
 F = TypeVar("F", bound=Callable[..., Any])
 
 # Vectors lifted together. Long enough to fill wide registers, short enough for a tile of a 256-long axis to stay in the
-# second-level cache; 16 and 64 were slower. Compiled kernels of other modules keep the old value and the old `lift` until
-# their own file changes or their __pycache__ is removed.
+# second-level cache; 16 and 64 were slower. Compiled kernels of other modules keep the old value and the old `lift`
+# until their own file changes or their __pycache__ is removed.
 LANES = 32
 
 
