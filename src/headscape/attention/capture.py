@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import shutil
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
@@ -18,7 +17,7 @@ from torch import Tensor
 from headscape.attention.models import Model, wrap_module
 from headscape.attention.samples import Sample, samples_of
 from headscape.attention.sites import Site, example_input, run, select_heads
-from headscape.attention.tapping import attention_implementation, tapped, way_of
+from headscape.attention.tapping import attention_implementation, tapped, untapped
 from headscape.attention.taps import BLOCK_BYTES, AttentionCall, Tap
 from headscape.captures import KEEP, Batch, Capture
 from headscape.errors import HeadscapeError, InputError
@@ -177,9 +176,8 @@ def check_parity(model: Model, batch: Any = None) -> Parity:
     """
     batch = example_input(model) if batch is None else batch
     tap = _CaptureTap(model.module, {s.name: (s, list(range(s.n_heads))) for s in model.sites}, KEEP[:1], "float32")
-    eager = way_of(model.module, model.attention) == "interface"
-    with torch.no_grad():
-        with attention_implementation(model.module, "eager") if eager else nullcontext():
+    with torch.no_grad(), untapped(model.module):
+        with attention_implementation(model.module, "eager"):
             own = main_output(run(model, batch)).float()
         tap.start(_Memory())
         with tapped(model.module, tap, model.attention):
@@ -395,6 +393,11 @@ def _run_sample(model: Model, sample: Sample, tap: _CaptureTap, sink: _Sink) -> 
     missing = set(tap.chosen) - tap.seen
     if missing:
         raise HeadscapeError(f"{len(missing)} attention layers gave nothing; the capture is refused")
+    if {"queries", "keys", "values"} & tap.keep and not set(tap.chosen) <= set(tap._n_query):
+        raise InputError(
+            f"{model.source} computes attention in its own way and does not show its queries, keys and values; "
+            "keep probs, scores or head_outputs"
+        )
     if hidden:
         for name, states in _hidden_states(model, result):
             stacked = torch.stack([state[0] for state in states])

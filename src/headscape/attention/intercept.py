@@ -17,6 +17,7 @@ from headscape.errors import InputError
 __all__ = ["through_softmax"]
 
 _SOFTMAX = (F.softmax, torch.softmax, torch.Tensor.softmax)
+_ADDED_PRODUCTS = (torch.baddbmm, torch.Tensor.baddbmm)
 _PRODUCTS = (torch.matmul, torch.bmm, torch.Tensor.matmul, torch.Tensor.bmm, torch.Tensor.__matmul__)
 
 
@@ -29,7 +30,8 @@ class _Interceptor(TorchFunctionMode):
         self.running: list[nn.Module] = []
         self.open: nn.Module | None = None  # the module whose softmax was seen and whose output was not yet
         self.n_head = 0
-        self.operands: tuple[Tensor, Tensor] | None = None
+        self.products: list[tuple[Tensor, Tensor]] = []  # since the running module was entered
+        self.queries_keys: tuple[Tensor, Tensor] | None = None
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
@@ -40,17 +42,15 @@ class _Interceptor(TorchFunctionMode):
             return self._fused(module, *args, **kwargs)
         if func in _SOFTMAX and self._is_map(module, args[0], args[1:], kwargs):
             return self._softmax(module, func, args, kwargs)
-        if func in _PRODUCTS and args[0].dim() >= 3:
-            self.operands = (args[0], args[1])
-            if self.open is module and args[0].shape[-1] == args[1].shape[-2]:
-                self._values(module, args[1])
-        elif func in (torch.baddbmm, torch.Tensor.baddbmm):
-            self.operands = (
-                args[1] if len(args) > 1 else kwargs["batch1"],
-                args[2] if len(args) > 2 else kwargs["batch2"],
-            )
-        if func is F.linear and self.open is module:
+        linear = func is F.linear or (func in _PRODUCTS and args[1].dim() == 2)  # Falcon writes x @ W.T
+        if linear and self.open is module:
             return func(self._outputs(module, args[0]), *args[1:], **kwargs)
+        if func in _PRODUCTS and not linear:
+            self.products.append((args[0], args[1]))
+            if self.open is module:
+                self._values(module, args[1])
+        elif func in _ADDED_PRODUCTS:
+            self.products.append(args[1:3] if len(args) > 2 else (kwargs["batch1"], kwargs["batch2"]))
         return func(*args, **kwargs)
 
     def _is_map(self, module: nn.Module, x: Tensor, rest: Any, kwargs: Any) -> bool:
@@ -68,7 +68,9 @@ class _Interceptor(TorchFunctionMode):
         masked = args[0]
         self.open, self.n_head = module, masked.shape[1]
         call = AttentionCall(module, slice(0, masked.shape[2]))
-        self._queries_keys = self.operands
+        # queries and keys are known when just one product gave a map; several (relative positions) would be a guess
+        made = [(a, b) for a, b in self.products if (a.shape[-2], b.shape[-1]) == tuple(masked.shape[-2:])]
+        self.queries_keys = made[0] if len(made) == 1 else None
         replaced: Tensor | None = None
         if any(tap.overrides("scores", "softmax") for tap in self.taps):
             # the mask was added before we could see the scores: absent entries hold its huge negative value
@@ -86,12 +88,12 @@ class _Interceptor(TorchFunctionMode):
         return probs
 
     def _values(self, module: nn.Module, value: Tensor) -> None:
-        if self._queries_keys is None or not any(tap.overrides("inputs") for tap in self.taps):
+        if self.queries_keys is None or not any(tap.overrides("inputs") for tap in self.taps):
             return
-        query, key = self._queries_keys
+        query, key = self.queries_keys
         parts = [query, key.transpose(-1, -2), value]
         parts = [x if x.dim() == 4 else x.reshape(-1, self.n_head, *x.shape[1:]) for x in parts]
-        self._queries_keys = None
+        self.queries_keys = None
         for tap in self.taps:
             tap.inputs(AttentionCall(module), *parts)
 
@@ -129,7 +131,7 @@ class _Interceptor(TorchFunctionMode):
     def leave(self, module: nn.Module, args: Any, result: Any) -> Any:
         """Forward hook: a module that ends without an output projection of its own returns the merged heads."""
         self.running.pop()
-        self.operands = None
+        self.products.clear()
         if self.open is not module:
             return result
         if isinstance(result, tuple):

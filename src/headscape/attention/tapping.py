@@ -17,9 +17,8 @@ from torch import Tensor, nn
 from headscape.attention.intercept import through_softmax
 from headscape.attention.multihead import through_multihead
 from headscape.attention.taps import Tap, attend
-from headscape.errors import HeadscapeError
 
-__all__ = ["attention_implementation", "tapped", "way_of"]
+__all__ = ["attention_implementation", "tapped", "untapped", "way_of"]
 
 INTERFACE = "headscape"  # name under which `attend` is registered with transformers
 
@@ -55,8 +54,21 @@ def tapped(network: nn.Module, tap: Tap, attention: Sequence[str] | None = None)
         elif way == "multihead":
             restore.enter_context(through_multihead(network, stack))
         else:
+            restore.enter_context(attention_implementation(network, "eager"))
             restore.enter_context(through_softmax(network, stack, attention))
         yield
+
+
+@contextmanager
+def untapped(network: nn.Module) -> Iterator[None]:
+    """Lift all taps off a network for the time of the block, so that it can be seen as it is."""
+    stack = _stacks.get(id(network), [])
+    lifted = stack[:]
+    stack.clear()
+    try:
+        yield
+    finally:
+        stack[:] = lifted
 
 
 def way_of(network: nn.Module, attention: Sequence[str] | None = None) -> Literal["interface", "multihead", "softmax"]:
@@ -109,15 +121,17 @@ def _through_interface(network: Any) -> Iterator[None]:
 
 @contextmanager
 def attention_implementation(network: Any, name: str) -> Iterator[None]:
-    """Switch a transformers network and all its parts to an attention implementation, and back."""
-    configs = {id(m.config): m.config for m in network.modules() if hasattr(m, "config") and _is_pretrained(m)}
+    """Switch all parts of a transformers network to an attention implementation, and back; others are left alone.
+
+    Architectures with attention of their own (Falcon) read the setting too, at every forward pass.
+    """
+    configs = {id(m.config): m.config for m in network.modules() if _is_pretrained(m)}
     before = {key: config._attn_implementation for key, config in configs.items()}
-    network.set_attn_implementation(name)
-    if any(config._attn_implementation != name for config in configs.values()):
-        for key, config in configs.items():
-            config._attn_implementation = before[key]
-        raise HeadscapeError(f"{type(network).__name__} cannot switch all its parts to attention '{name}'")
     try:
+        if configs and network._can_set_attn_implementation():
+            network.set_attn_implementation(name)
+        for config in configs.values():
+            config._attn_implementation = name
         yield
     finally:
         for key, config in configs.items():
@@ -125,4 +139,4 @@ def attention_implementation(network: Any, name: str) -> Iterator[None]:
 
 
 def _is_pretrained(module: nn.Module) -> bool:
-    return hasattr(module, "set_attn_implementation") and hasattr(module.config, "_attn_implementation")
+    return hasattr(module, "set_attn_implementation") and hasattr(getattr(module, "config", None), "_attn_implementation")
