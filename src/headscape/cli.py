@@ -56,15 +56,20 @@ def _progress(what: str, quiet: bool) -> Iterator[Callable[[int, int], None]]:
         TextColumn("{task.fields[rate]}"),
         TimeRemainingColumn(),
     ]
-    with Progress(*columns, console=err, disable=quiet) as bar:
-        task = bar.add_task(what, total=None, rate="")
+    bar = Progress(*columns, console=err, disable=quiet)
+    task = bar.add_task(what, total=None, rate="")
 
-        def update(done: int, total: int) -> None:
-            speed = bar.tasks[0].speed
-            rate = "" if not speed else f"{speed:.2g}/s" if speed >= 1 else f"{1 / speed:.2g} s each"
-            bar.update(task, completed=done, total=total, rate=rate)
+    def update(done: int, total: int) -> None:
+        bar.start()  # only now: an error before the first step stays one line
+        speed = bar.tasks[0].speed
+        rate = "" if not speed else f"{speed:.2g}/s" if speed >= 1 else f"{1 / speed:.2g} s each"
+        bar.update(task, completed=done, total=total, rate=rate)
 
+    try:
         yield update
+    finally:
+        if bar.live.is_started:
+            bar.stop()
 
 
 def _print_table(title: str, columns: list[str], rows: list[list[str]], right: tuple[int, ...] = ()) -> None:
@@ -197,7 +202,10 @@ def capture(
 def _source(text: Path | None, images: Path | None) -> Path | None:
     if text is not None and images is not None:
         raise InputError("give either --text or --images, not both")
-    return text if text is not None else images
+    source = text if text is not None else images
+    if source is not None and not source.exists():  # said before a model is loaded for nothing
+        raise InputError(f"no file or folder {str(source)!r}")
+    return source
 
 
 def _numbers(text: str | None) -> list[int] | None:

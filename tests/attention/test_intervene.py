@@ -105,7 +105,10 @@ def test_scaling_scores_is_scaling_the_queries(name):
         elif name == "falcon":
             network.transformer.h[1].self_attention.query_key_value.weight[:32] *= factor
         else:
-            path = {"bert": "bert.encoder.layer.1.attention.self.query", "mpnet": "mpnet.encoder.layer.1.attention.attn.q"}
+            path = {
+                "bert": "bert.encoder.layer.1.attention.self.query",
+                "mpnet": "mpnet.encoder.layer.1.attention.attn.q",
+            }
             projection = network.get_submodule(path.get(name, "model.layers.1.self_attn.q_proj"))
             projection.weight *= factor
             if projection.bias is not None:

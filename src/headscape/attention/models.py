@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -175,6 +176,8 @@ def load_model(
     InputError
         Unknown name, folder without weights, pickled checkpoint, wrong device or dtype.
     """
+    if find_spec("torch") is None or find_spec("transformers") is None:
+        raise InputError("loading a model needs torch and transformers: pip install 'headscape[models]'")
     if dtype not in DTYPES:
         raise InputError(f"dtype is one of {', '.join(DTYPES)}, not {dtype!r}")
     device = _device_of(device)

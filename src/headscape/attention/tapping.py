@@ -139,4 +139,6 @@ def attention_implementation(network: Any, name: str) -> Iterator[None]:
 
 
 def _is_pretrained(module: nn.Module) -> bool:
-    return hasattr(module, "set_attn_implementation") and hasattr(getattr(module, "config", None), "_attn_implementation")
+    return hasattr(module, "set_attn_implementation") and hasattr(
+        getattr(module, "config", None), "_attn_implementation"
+    )

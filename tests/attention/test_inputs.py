@@ -1,0 +1,132 @@
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from PIL import Image
+from test_capture import Letters
+
+import headscape as hs
+from headscape.attention.inputs import ImagePreparation, cut_windows, read_images, read_texts
+
+
+class Framed(Letters):
+    """Adds a first and a last token, and has a chat template."""
+
+    chat_template = "yes"
+
+    def encode(self, text, add_special_tokens=True, verbose=True):
+        body = [10 + ord(c) for c in text]
+        return [1, *body, 2] if add_special_tokens else body
+
+    def apply_chat_template(self, messages, tokenize, add_generation_prompt):
+        return f"<{messages[0]['content']}>:"
+
+
+@given(st.lists(st.text(alphabet="abc", max_size=40), min_size=1, max_size=5), st.integers(4, 9))
+def test_windows_are_disjoint_and_cover_the_text(texts, tokens):
+    body = tokens - 2
+    if not any(len(text) >= body for text in texts):
+        with pytest.raises(hs.InputError, match="a window needs"):
+            cut_windows(texts, Framed(), tokens, None)
+        return
+    windows = cut_windows(texts, Framed(), tokens, None)
+    assert all(len(ids) == tokens and ids[0] == 1 and ids[-1] == 2 for ids in windows.ids)
+    rebuilt = {}
+    for ids, (number, start) in zip(windows.ids, windows.origins, strict=True):
+        rebuilt.setdefault(number, {})[start] = "".join(chr(i - 10) for i in ids[1:-1])
+    for number, parts in rebuilt.items():
+        joined = "".join(parts[start] for start in sorted(parts))
+        assert joined == texts[number][: len(texts[number]) // body * body]
+
+
+def test_the_choice_is_seeded_and_in_reading_order():
+    text = ["abcdefghij" * 20]
+    one, same, other = (cut_windows(text, Letters(), 5, 6, seed=s) for s in (0, 0, 1))
+    assert one.origins == same.origins == sorted(one.origins) and one.digest() == same.digest()
+    assert one.origins != other.origins and one.n_available == 40
+
+
+def test_chat_template_frames_every_window():
+    windows = cut_windows(["abcdef"], Framed(), 6, None, chat=True)
+    assert [list(w) for w in windows.ids] == [
+        [ord(c) + 10 for c in "<abc>:"],
+        [ord(c) + 10 for c in "<def>:"],
+    ]
+
+
+def test_a_prefix_the_tokenizer_forgets_is_put_first():
+    windows = cut_windows(["abcd"], Letters(), 3, None, prefix=(7,))
+    assert [w[0] for w in windows.ids] == [7, 7]
+
+
+def test_texts_from_files_and_folders(tmp_path):
+    (tmp_path / "b.txt").write_text("second")
+    (tmp_path / "a.md").write_text("first")
+    (tmp_path / "c.bin").write_bytes(b"\0")
+    assert read_texts(tmp_path) == ["first", "second"]
+    assert read_texts(tmp_path / "b.txt") == ["second"]
+    assert read_texts(["one", "two"]) == ["one", "two"]
+
+
+def test_texts_that_cannot_be_read(tmp_path):
+    (tmp_path / "latin.txt").write_bytes("caf\xe9".encode("latin-1"))
+    (tmp_path / "empty.txt").write_text(" \n")
+    (tmp_path / "folder").mkdir()
+    for inputs, message in [
+        (tmp_path / "nope.txt", "no file or folder"),
+        ("x" * 5000, "no file or folder"),
+        (tmp_path / "latin.txt", r"not UTF-8 text \(byte 3\)"),
+        (tmp_path / "empty.txt", "the text is empty"),
+        ([""], "the text is empty"),
+        (tmp_path / "folder", "holds no text files"),
+        ([3], "text 0 is a int"),
+    ]:
+        with pytest.raises(hs.InputError, match=message):
+            read_texts(inputs)
+
+
+GREY = ImagePreparation(4, 6, 1, (0.25,), (0.5,))
+
+
+def test_images_are_scaled_and_normalised():
+    array = np.arange(24, dtype=np.uint8).reshape(1, 4, 6) * 10
+    prepared = read_images(array, GREY).pixels
+    np.testing.assert_allclose(prepared[0, 0], (array[0] / 255 - 0.25) / 0.5, atol=1e-6)
+    np.testing.assert_allclose(read_images(array / 255, GREY).pixels, prepared, atol=1e-6)
+
+
+def test_image_files_are_read_alike(tmp_path):
+    array = np.arange(48, dtype=np.uint8).reshape(2, 4, 6) * 5
+    for i, picture in enumerate(array):
+        Image.fromarray(picture).save(tmp_path / f"{i}.png")
+    np.testing.assert_array_equal(read_images(tmp_path, GREY).pixels, read_images(array, GREY).pixels)
+    np.savez(tmp_path / "set.npz", images=array, labels=[3, 4])
+    loaded = read_images(tmp_path / "set.npz", GREY)
+    assert list(loaded.labels) == [3, 4]
+
+
+def test_images_that_do_not_fit(tmp_path):
+    Image.new("L", (9, 9)).save(tmp_path / "large.png")
+    (tmp_path / "no.png").write_text("not an image")
+    for inputs, message in [
+        (np.zeros((2, 5, 6)), r"shape \(2, 5, 6\), the model takes \(n, 4, 6, 1\)"),
+        (np.zeros((2, 4, 6, 3)), "the model takes"),
+        (np.zeros((0, 4, 6)), "no images given"),
+        (tmp_path / "large.png", "9 x 9 pixels, the model takes 6 x 4"),
+        (tmp_path / "no.png", "not an image"),
+        (tmp_path / "missing", "no file or folder"),
+        ((np.zeros((2, 4, 6)), [1]), "1 labels for 2 images"),
+    ]:
+        with pytest.raises(hs.InputError, match=message):
+            read_images(inputs, GREY)
+
+
+def test_samples_are_two_disjoint_parts_of_real_size():
+    rank, judge = hs.sample_text("rank"), hs.sample_text("judge")
+    assert len(rank) > 200_000 and len(judge) > 200_000
+    sentences = {s.strip() for s in rank.split(".") if len(s) > 40}
+    assert not sentences & {s.strip() for s in judge.split(".")}
+    images, labels = hs.sample_images()
+    assert images.shape == (256, 28, 28) and set(labels) == set(range(10))
+    with pytest.raises(hs.InputError, match="parts 'rank' and 'judge'"):
+        hs.sample_text("test")

@@ -1,0 +1,55 @@
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+import headscape as hs
+
+
+def test_import_is_light():
+    heavy = ("torch", "transformers", "numba", "pandas", "scipy")
+    code = f"import headscape, sys; print([m for m in {heavy} if m in sys.modules])"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"
+
+
+def test_the_numeric_core_needs_no_torch():
+    code = (
+        "import sys, importlib.abc\n"
+        "class Missing(importlib.abc.MetaPathFinder):\n"
+        "    def find_spec(self, name, *_):\n"
+        "        if name in ('torch', 'transformers'): raise ModuleNotFoundError(name, name=name)\n"
+        "sys.meta_path.insert(0, Missing())\n"
+        "import numpy as np, headscape as hs\n"
+        "X = hs.AttentionTensor(np.ones((3, 3, 2)) / 3); print(X)\n"
+        "try: hs.capture\n"
+        "except ImportError as error: print(error)\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert "AttentionTensor(3 queries" in done.stdout
+    assert "pip install 'headscape[models]'" in done.stdout
+
+
+def test_every_public_name_resolves():
+    for name in hs.__all__:
+        assert getattr(hs, name) is not None
+    with pytest.raises(AttributeError, match="no name 'nope'"):
+        hs.nope  # noqa: B018
+
+
+def test_attention_tensor_checks_what_it_is_given():
+    for arguments, message in [
+        ({"values": np.zeros((2, 2))}, "three axes"),
+        ({"values": np.zeros((2, 2, 2), dtype=complex)}, "real numbers"),
+        ({"values": np.zeros((2, 2, 2)), "query_tokens": ["a"]}, "1 query_tokens given.*needs 2"),
+        ({"values": np.zeros((2, 2, 2)), "mask": "banded"}, "'causal' or 'full'"),
+        ({"values": np.zeros((2, 2, 2)), "kind": "logits"}, "'probs' or 'scores'"),
+    ]:
+        with pytest.raises(hs.InputError, match=message):
+            hs.AttentionTensor(**arguments)
+
+
+def test_present_entries_with_a_memory_end_in_the_last_corner():
+    X = hs.AttentionTensor(np.zeros((2, 4, 1)), mask="causal")
+    assert X.present.tolist() == [[True, True, True, False], [True, True, True, True]]
