@@ -1,0 +1,87 @@
+"""Affinities between the slices of an array: cosine to start with, then from tree distances."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from headscape.errors import InputError
+
+__all__ = ["cosine_affinity", "dual_affinity", "median_distance"]
+
+FloatArray = npt.NDArray[np.float64]
+
+_BLOCK = 2**24
+"""Bytes of the array multiplied at a time, so that an unfolded copy never exists whole."""
+_SAME = 1e-6
+"""Cosines this close to 1 are 1: slices that are alike must not differ by float32 rounding."""
+
+
+def cosine_affinity(X: npt.ArrayLike, axis: int) -> FloatArray:
+    r"""Cosine of the angle between the slices along an axis, the questionnaire's first affinity (Algorithm 1, line 5).
+
+    .. math:: G[i, j] = \max(0, \langle x_i, x_j \rangle / (\|x_i\| \|x_j\|))
+
+    with x_i slice i as a vector; the diagonal is 1, also for a slice of zeros, which is then connected to itself alone.
+    Zeros are numbers like any other, not missing entries: causal attention is full of them.
+
+    Returns
+    -------
+    (n_axis, n_axis) float64, symmetric, entries in [0, 1].
+
+    >>> cosine_affinity(np.array([[3.0, 4.0], [4.0, 3.0], [-3.0, 0.0], [0.0, 0.0]]), axis=0)
+    array([[1.  , 0.96, 0.  , 0.  ],
+           [0.96, 1.  , 0.  , 0.  ],
+           [0.  , 0.  , 1.  , 0.  ],
+           [0.  , 0.  , 0.  , 1.  ]])
+    """
+    slices = np.moveaxis(np.asarray(X), axis, 0)
+    n = len(slices)
+    dtype = np.float64 if slices.dtype.itemsize > 4 else np.float32
+    scale = max(float(slices.max()), -float(slices.min())) or 1.0  # squares of very large or small entries exist then
+    rows = max(1, _BLOCK // max(1, slices[:, :1].size * 8))
+    gram = np.zeros((n, n))
+    for lo in range(0, slices.shape[1], rows):
+        part: npt.NDArray[Any] = np.divide(slices[:, lo : lo + rows], scale, dtype=dtype).reshape(n, -1)
+        gram += part @ part.T
+    norm = np.sqrt(np.diag(gram))
+    norm[norm == 0] = 1.0
+    affinity: FloatArray = np.clip(gram / norm / norm[:, None], 0.0, 1.0)
+    affinity[affinity > 1.0 - _SAME] = 1.0
+    np.fill_diagonal(affinity, 1.0)
+    return affinity
+
+
+def median_distance(distances: npt.ArrayLike) -> float:
+    """Median of the off-diagonal distances; the smallest positive one if that is 0; 0 if all are.
+
+    >>> median_distance([[0.0, 1.0, 3.0], [1.0, 0.0, 2.0], [3.0, 2.0, 0.0]])
+    2.0
+    """
+    square = np.asarray(distances, dtype=np.float64)
+    above = square[np.triu_indices(len(square), 1)]
+    if not above.any():
+        return 0.0
+    median = float(np.median(above))
+    return median if median > 0 else float(above[above > 0].min())
+
+
+def dual_affinity(distances: npt.ArrayLike, eps_scale: float = 1.0) -> FloatArray:
+    """Affinity from distances, G = exp(-D / eps) with eps = eps_scale * median of the off-diagonal D.
+
+    Where the median is 0 its place is taken by the smallest positive distance; without one G is all ones.
+
+    >>> dual_affinity([[0.0, 2.0], [2.0, 0.0]]).round(3)
+    array([[1.   , 0.368],
+           [0.368, 1.   ]])
+    """
+    if not eps_scale > 0:
+        raise InputError(f"eps_scale must be positive, not {eps_scale}")
+    square = np.asarray(distances, dtype=np.float64)
+    scale = median_distance(square)
+    if scale == 0:
+        return np.ones_like(square)
+    affinity: FloatArray = np.exp(square / (-eps_scale * scale))
+    return affinity

@@ -1,0 +1,158 @@
+"""Diffusion coordinates: eigenvectors of the Markov chain that an affinity defines."""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+import scipy.linalg
+import scipy.sparse.linalg
+from threadpoolctl import ThreadpoolController  # type: ignore[import-untyped]
+
+from headscape.errors import InputError
+
+__all__ = ["Spectrum", "diffusion_map", "markov_spectrum", "one_blas_thread"]
+
+FloatArray = npt.NDArray[np.float64]
+
+_DENSE_UP_TO = 2000
+"""Rows up to which all eigenpairs are computed; Lanczos finds the leading ones above."""
+_ZERO = 1e-10
+"""Eigenvalues below this are rounding."""
+
+
+class Spectrum(NamedTuple):
+    """Leading eigenpairs of a Markov chain after the constant one."""
+
+    values: FloatArray
+    """(k,); |values| descending, all at least 1e-10."""
+    vectors: FloatArray
+    """(n, k); psi_k = v_k / v_1, so each has mean 0 and mean square 1 under `stationary`."""
+    stationary: FloatArray
+    """(n,); the chain's stationary distribution."""
+
+
+@cache
+def _controller() -> ThreadpoolController:
+    return ThreadpoolController()
+
+
+def one_blas_thread() -> ThreadpoolController:
+    """Context in which BLAS and LAPACK use one thread, so that results do not depend on how many there are."""
+    return _controller().limit(limits=1, user_api="blas")
+
+
+def markov_spectrum(affinity: npt.ArrayLike, n_components: int, markov_alpha: float = 1.0) -> Spectrum:
+    r"""Eigenpairs of the Markov chain of an affinity, the constant one left out.
+
+    .. math::
+        K_{ij} \leftarrow K_{ij} / (d_i^\alpha d_j^\alpha), \quad d = K 1; \qquad
+        S = D^{-1/2} K D^{-1/2}, \quad D = \mathrm{diag}(K 1), \quad v_1 = \sqrt{d / \sum d}
+
+    and v_k, k >= 2, are the eigenvectors of S - v_1 v_1^T. That v_1 is written down, not computed, is what keeps the
+    coordinates psi_k = v_k / v_1 right when the affinity falls into blocks or has a far outlier.
+
+    Parameters
+    ----------
+    affinity
+        (n, n), symmetric, no negative entry, no row of zeros; not checked here.
+    n_components
+        How many at most; fewer come back where eigenvalues vanish.
+    markov_alpha
+        0 is what the paper prints, 1 (the density taken out) what its code did.
+    """
+    S = np.array(affinity, dtype=np.float64)
+    n = len(S)
+    with one_blas_thread():
+        degree = S.sum(axis=1) ** -markov_alpha
+        S *= degree[:, None]
+        S *= degree
+        degree = S.sum(axis=1)
+        stationary = degree / degree.sum()
+        v_1 = np.sqrt(stationary)
+        S /= np.sqrt(degree)[:, None]
+        S /= np.sqrt(degree)
+        S -= v_1[:, None] * v_1
+        k = min(n_components, n - 1)
+        if k < 1:
+            return Spectrum(np.zeros(0), np.zeros((n, 0)), stationary)
+        if n <= _DENSE_UP_TO:
+            values, vectors = scipy.linalg.eigh(S, overwrite_a=True, check_finite=False, driver="evd")
+        else:
+            start = np.random.default_rng(0).standard_normal(n)
+            values, vectors = scipy.sparse.linalg.eigsh(S, k=k, which="LM", v0=start)
+    leading = np.argsort(-np.abs(values), kind="stable")[:k]
+    leading = leading[np.abs(values[leading]) >= _ZERO]
+    psi = vectors[:, leading] / v_1[:, None]
+    return Spectrum(values[leading], psi * _signs(psi, stationary), stationary)
+
+
+def diffusion_map(
+    affinity: npt.ArrayLike, n_components: int = 3, t: float = 1.0, markov_alpha: float = 1.0
+) -> FloatArray:
+    """Diffusion map: lambda_k^t psi_k, the leading coordinates after the constant.
+
+    Distances between rows approximate how far apart two random walks of t steps end up.
+
+    Parameters
+    ----------
+    affinity
+        (n, n), symmetric, no negative entry, no row of zeros.
+    n_components
+        Columns of the result. Where the chain has fewer eigenvalues that differ from 0, columns of zeros follow.
+    t
+        Diffusion time; needs to be a whole number if eigenvalues may be negative.
+    markov_alpha
+        See `markov_spectrum`.
+
+    Raises
+    ------
+    InputError
+        If the affinity is not as above.
+
+    Returns
+    -------
+    (n, n_components) float64. Signs are settled by the third moment, so permuting the points permutes the rows.
+
+    >>> blocks = np.kron(np.eye(2), np.ones((2, 2)))
+    >>> diffusion_map(blocks, n_components=1).round(6).T ** 2
+    array([[1., 1., 1., 1.]])
+    """
+    if n_components < 1:
+        raise InputError(f"n_components must be at least 1, not {n_components}")
+    spectrum = markov_spectrum(_check_affinity(affinity), n_components, markov_alpha)
+    if t != int(t) and (spectrum.values < 0).any():
+        raise InputError(f"t = {t} needs eigenvalues that are not negative, the chain has {spectrum.values.min():.3g}")
+    coordinates = np.zeros((len(spectrum.vectors), n_components))
+    coordinates[:, : len(spectrum.values)] = spectrum.values**t * spectrum.vectors
+    return coordinates
+
+
+def _check_affinity(affinity: npt.ArrayLike) -> FloatArray:
+    K = np.asarray(affinity, dtype=np.float64)
+    if K.ndim != 2 or K.shape[0] != K.shape[1] or K.shape[0] == 0:
+        raise InputError(f"an affinity is a square matrix, this array has shape {K.shape}")
+    if not np.isfinite(K).all() or (K < 0).any():
+        i, j = np.argwhere(~np.isfinite(K) | (K < 0))[0]
+        raise InputError(f"an affinity is finite and not negative, entry ({i}, {j}) is {K[i, j]}")
+    if not np.allclose(K, K.T, rtol=1e-8, atol=1e-12 * K.max()):
+        raise InputError(
+            f"an affinity is symmetric, this one differs from its transpose by {np.abs(K - K.T).max():.3g}"
+        )
+    lonely = np.flatnonzero(~K.any(axis=1))
+    if lonely.size:
+        raise InputError(f"row {lonely[0]} of the affinity is all zeros; put 1 on its diagonal")
+    return K
+
+
+def _signs(psi: FloatArray, weight: FloatArray) -> FloatArray:
+    """Signs that make third moments positive; where that is 0 the longer tail decides, then the first point is low.
+
+    The first two rules do not look at where a point stands, so they commute with permutations.
+    """
+    third = weight @ psi**3
+    tails = psi.max(axis=0) + psi.min(axis=0)
+    rule = np.where(np.abs(third) > 1e-6, third, np.where(np.abs(tails) > 1e-6, tails, -psi[0]))
+    return np.where(rule < 0, -1.0, 1.0)
