@@ -1,0 +1,49 @@
+"""Compression: how much sparser the Haar coefficients are than on the same trees with shuffled leaves."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from headscape.tree import PartitionTree
+from headscape.wavelets.haar import haar_transform
+
+__all__ = ["CompressionSample"]
+
+_ENTRIES = 2**17
+"""Entries of the sample: milliseconds, whatever the size of the array."""
+_SHUFFLES = 4
+
+
+class CompressionSample:
+    """A part of an array on which trees can be compared.
+
+    Raw l1 norms are not comparable between trees of different shape; their ratio to the same trees' on shuffled leaves
+    is. Sample and shuffles are drawn once, so rounds of the questionnaire are compared on the same terms.
+
+    Parameters
+    ----------
+    values
+        The array; each of its d axes is cut to a random 2^(17/d) of its leaves where it is longer.
+    random_state
+        Seed of the sample and of the shuffles.
+    """
+
+    def __init__(self, values: npt.NDArray[Any], random_state: int | None) -> None:
+        rng = np.random.default_rng(random_state)
+        longest = int(_ENTRIES ** (1 / values.ndim))
+        self._leaves = [np.sort(rng.choice(n, min(n, longest), replace=False)) for n in values.shape]
+        moves = [[rng.permutation(len(kept)) for kept in self._leaves] for _ in range(_SHUFFLES)]
+        part = values[np.ix_(*self._leaves)]
+        self._stack = np.stack([part, *(part[np.ix_(*move)] for move in moves)])
+
+    def compression(self, trees: Sequence[PartitionTree]) -> float:
+        """l1 norm of the Haar coefficients over its mean for shuffled leaves; 1 for an array of zeros."""
+        small = [tree.restrict(kept) for tree, kept in zip(trees, self._leaves, strict=True)]
+        coefficients = haar_transform(self._stack, [None, *small])
+        organised, *shuffled = (float(np.abs(part).sum()) for part in coefficients)
+        null = sum(shuffled) / len(shuffled)
+        return organised / null if null > 0 else 1.0

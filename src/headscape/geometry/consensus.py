@@ -1,0 +1,67 @@
+"""Consensus: one geometry of the heads from many inputs."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from headscape.errors import InputError
+from headscape.geometry.affinity import dual_affinity, median_distance
+from headscape.geometry.build import BuildOptions, build_tree
+from headscape.geometry.questionnaire import Questionnaire
+from headscape.tree import PartitionTree
+
+__all__ = ["Consensus", "consensus"]
+
+FloatArray = npt.NDArray[np.float64]
+
+
+@dataclass(frozen=True, eq=False)
+class Consensus:
+    """What several organisations agree on, for one axis of length n."""
+
+    distances: FloatArray
+    """(n, n); mean of the distances, each over its median."""
+    spread: FloatArray
+    """(n, n); standard deviation of the same over the fits, 0 for a single one."""
+    affinity: FloatArray
+    """(n, n); exp(-D / eps)."""
+    tree: PartitionTree
+    n_fits: int
+
+
+def consensus(fits: Sequence[Questionnaire], axis: int = -1) -> Consensus:
+    """Geometry of the heads across batches: the mean of the batches' head distances, each scaled by its median.
+
+    Parameters
+    ----------
+    fits
+        Fitted questionnaires, one a batch, with the same heads. Affinity and tree are made with the settings of the
+        first.
+    axis
+        Which axis, by default the last, the heads.
+
+    Raises
+    ------
+    InputError
+        If there is no fit, one is not fitted, or their axes differ in length.
+    """
+    if not fits:
+        raise InputError("a consensus needs at least one fitted questionnaire, none was given")
+    for i, fit in enumerate(fits):
+        if not hasattr(fit, "distances_"):
+            raise InputError(f"questionnaire {i} is not fitted; call fit first")
+    squares = [np.asarray(fit.distances_[axis]) for fit in fits]
+    lengths = [len(D) for D in squares]
+    if len(set(lengths)) > 1:
+        raise InputError(f"the fits have axes of different lengths {lengths}; a consensus needs the same heads in each")
+    scaled = np.array([D / (median_distance(D) or 1.0) for D in squares])
+    distances = scaled.mean(axis=0)
+    settings = fits[0]
+    affinity = dual_affinity(distances, settings.eps_scale)
+    options = BuildOptions(settings.markov_alpha, settings.n_eigenvectors, settings.merge_scale)
+    tree = build_tree(distances, affinity, settings.tree, options)
+    return Consensus(distances, scaled.std(axis=0), affinity, tree, len(squares))

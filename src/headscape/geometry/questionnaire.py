@@ -1,0 +1,290 @@
+"""The questionnaire: organise every axis of an array by the trees of the others, in turns."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+from sklearn.base import BaseEstimator
+
+from headscape.errors import InputError
+from headscape.geometry._compiled import n_threads, run_tasks
+from headscape.geometry.affinity import cosine_affinity, dual_affinity, median_distance
+from headscape.geometry.arrays import as_values, per_axis
+from headscape.geometry.build import BuildOptions, build_tree, check_builder
+from headscape.geometry.compression import CompressionSample
+from headscape.geometry.diffusion import one_blas_thread
+from headscape.geometry.emd import DEFAULT_MEMORY, slice_distance
+from headscape.geometry.memory import check_memory, keeps_layouts
+from headscape.tensor import AttentionTensor
+from headscape.tree import PartitionTree
+
+__all__ = ["Iteration", "Questionnaire"]
+
+FloatArray = npt.NDArray[np.float64]
+Values = npt.NDArray[np.float32]
+
+
+class _Paper(NamedTuple):
+    """What the paper's runs used, where it depends on the order of the array."""
+
+    n_iter: int
+    level_weight: float
+    size_weight: float
+
+
+_PAPER_MATRIX = _Paper(10, 1.0, 0.0)
+_PAPER_TENSOR = _Paper(3, 0.0, 1.0)
+_CACHE_LINE = 16
+"""float32 entries that memory hands over together: slices are copied in such blocks, each line read once."""
+_UPDATES = ("latest", "previous", "published")
+
+
+@dataclass(frozen=True)
+class Iteration:
+    """What one round of the questionnaire did."""
+
+    change: tuple[float, ...]
+    """One an axis: mean off-diagonal |D/median(D) - D'/median(D')| against the round before; NaN in the first round."""
+    compression: float
+    """l1 norm of the Haar coefficients over that of the same trees with shuffled leaves: the lower, the better.
+    Measured on a random part of the array, see `CompressionSample`."""
+
+
+class Questionnaire(BaseEstimator):  # type: ignore[misc]  # scikit-learn is untyped
+    """Organise an array: a tree, a distance and an affinity for each of its axes, each seen through the others.
+
+    Trees of all axes but the head's start from cosines. Each iteration then compares the slices of the head axis
+    through the trees of the others (`tree_distance`), builds its tree from that, and goes on with axis 0, 1, ...
+    (Algorithm 1). From order 3 on the last axis plays the head's part; a matrix has no head axis.
+
+    Parameters
+    ----------
+    n_iter
+        Iterations at most. None takes the paper's number for the order of the array, see `paper`.
+    tree
+        Builder: "ward", "average", "binary" or "flexible" (the paper's); see `build_tree`.
+    level_weight, size_weight
+        alpha and beta of the folder weights (|F|/n)^beta 2^(-alpha level). beta = 1/2 lets noise weigh the same in
+        every folder, since a mean over |F| entries has 1/sqrt(|F|) of their noise. None takes the paper's.
+    markov_alpha
+        How much of the density is taken out of the Markov chain: 0 as the paper prints, 1 as its code did.
+    n_eigenvectors
+        Diffusion coordinates of the flexible tree, the constant one not counted.
+    merge_scale
+        Larger values make smaller folders in the flexible tree.
+    eps_scale
+        Scale of the affinity exp(-D / eps), in medians of D.
+    update
+        Which trees of the other axes a step uses: "latest"; "previous", those the iteration began with; "published",
+        the latest but for heads, which see the initial ones throughout (line 15 of Algorithm 1 as printed).
+    tol
+        Stop when the change of every axis falls below this.
+    max_memory
+        Bytes that fitting may take beside the array given. `memory_estimate` is asked first; if it says more, nothing
+        is started.
+    n_jobs
+        Threads of the distance kernel; None is numba's setting. Any number gives the same bytes.
+    random_state
+        Seed of the sample and the shuffles behind `Iteration.compression`. Nothing else is random.
+
+    Attributes
+    ----------
+    trees_, distances_, affinities_, orders_
+        Named tuples in axis order: ``trees_[2]`` is ``trees_.head`` (axis0, axis1, .. for a plain array). Distances are
+        in the units of the array. ``X[np.ix_(*orders_)]`` is the organised array.
+    history_
+        One `Iteration` a round.
+    n_iter_
+        Rounds done.
+
+    >>> from headscape.geometry.planted import planted
+    >>> P = planted("blocks", (32, 32, 16), noise=0.5)
+    >>> q = Questionnaire().fit(P.values)
+    >>> q.trees_.axis2
+    PartitionTree(16 leaves, 9 levels of 1, 2, 3, 4, .., 7, 8, 16 folders)
+    >>> fine = P.labels["head"]["fine"]                     # 8 planted clusters of heads
+    >>> len(set(zip(fine, q.trees_.axis2.level(7))))        # each is one of the 8 folders of level 7
+    8
+    """
+
+    def __init__(
+        self,
+        n_iter: int | None = 3,
+        tree: str = "ward",
+        level_weight: float | None = 0.0,
+        size_weight: float | None = 0.5,
+        markov_alpha: float = 1.0,
+        n_eigenvectors: int = 11,
+        merge_scale: float = 1.0,
+        eps_scale: float = 1.0,
+        update: str = "latest",
+        tol: float = 0.0,
+        max_memory: float = DEFAULT_MEMORY,
+        n_jobs: int | None = None,
+        random_state: int | None = 0,
+    ) -> None:
+        self.n_iter = n_iter
+        self.tree = tree
+        self.level_weight = level_weight
+        self.size_weight = size_weight
+        self.markov_alpha = markov_alpha
+        self.n_eigenvectors = n_eigenvectors
+        self.merge_scale = merge_scale
+        self.eps_scale = eps_scale
+        self.update = update
+        self.tol = tol
+        self.max_memory = max_memory
+        self.n_jobs = n_jobs
+        self.random_state = random_state
+
+    @classmethod
+    def paper(cls, **changes: Any) -> Questionnaire:
+        """Make one with the settings of the paper's runs; arguments change them.
+
+        The flexible tree from 12 eigenvectors, the constant one counted, with the density taken out of the chain; 3
+        iterations with level_weight 0 and size_weight 1, on a matrix 10 iterations with 1 and 0. Heads see the latest
+        trees all the same: ``update="published"`` gives them the initial ones.
+
+        >>> Questionnaire.paper(n_iter=5)
+        Questionnaire(level_weight=None, n_iter=5, size_weight=None, tree='flexible')
+        """
+        settings: dict[str, Any] = {"n_iter": None, "tree": "flexible", "level_weight": None, "size_weight": None}
+        return cls(**(settings | changes))
+
+    def fit(self, X: AttentionTensor | npt.ArrayLike, y: object = None) -> Questionnaire:
+        """Organise an array of order two or more.
+
+        Parameters
+        ----------
+        X
+            AttentionTensor, or any real array. It is worked on in float32, after scaling.
+        y
+            Not used; there because scikit-learn passes it.
+
+        Raises
+        ------
+        InputError
+            For an array that is not real, finite and of order two or more, for settings that do not exist, or if the
+            estimate of memory is above `max_memory`.
+        """
+        values, names = as_values(X)
+        run = self._checked_settings(values.ndim)
+        check_memory(values.shape, names, self.max_memory)
+        threads = n_threads(self.n_jobs)
+        head = values.ndim - 1 if values.ndim > 2 else None
+        turns = range(values.ndim) if head is None else [head, *range(head)]
+        self.history_: list[Iteration] = []
+        with one_blas_thread():
+            initial: list[PartitionTree | None] = [None for _ in names]
+            starts = [(initial, values, axis) for axis in range(values.ndim) if axis != head]
+            run_tasks(self._first_tree, starts, threads)
+            slices = _Slices(values, self.max_memory, threads)
+            sample = CompressionSample(slices.work, self.random_state)
+            trees = list(initial)
+            distances: list[FloatArray] = [np.zeros((0, 0)) for _ in names]
+            affinities = list(distances)
+            while len(self.history_) < run.n_iter:
+                began, before = list(trees), list(distances)
+                for axis in turns:
+                    source = {"latest": trees, "previous": began, "published": initial if axis == head else trees}
+                    D = slice_distance(
+                        slices.along(axis),
+                        _others(source[self.update], trees, axis),
+                        run.level_weight,
+                        run.size_weight,
+                        self.max_memory,
+                        threads,
+                    )
+                    distances[axis], affinities[axis] = D, dual_affinity(D, self.eps_scale)
+                    trees[axis] = build_tree(D, affinities[axis], self.tree, self._options())
+                change = tuple(_change(old, new) for old, new in zip(before, distances, strict=True))
+                finished = [tree for tree in trees if tree is not None]
+                self.history_.append(Iteration(change, sample.compression(finished)))
+                if all(c < self.tol for c in change):
+                    break
+        self.n_iter_ = len(self.history_)
+        self.trees_ = per_axis(names, finished)
+        self.orders_ = per_axis(names, (tree.order for tree in finished))
+        self.distances_ = per_axis(names, (D * slices.unit for D in distances))
+        self.affinities_ = per_axis(names, affinities)
+        return self
+
+    def _options(self) -> BuildOptions:
+        return BuildOptions(self.markov_alpha, self.n_eigenvectors, self.merge_scale)
+
+    def _first_tree(self, trees: list[PartitionTree | None], values: npt.NDArray[Any], axis: int) -> None:
+        cosine = cosine_affinity(values, axis)
+        trees[axis] = build_tree(1.0 - cosine, cosine, self.tree, self._options())
+
+    def _checked_settings(self, order: int) -> _Paper:
+        """Return what depends on the order, after looking at all settings."""
+        check_builder(self.tree)
+        if self.update not in _UPDATES:
+            raise InputError(f"unknown update '{self.update}'; there are {', '.join(sorted(_UPDATES))}")
+        for name in ("n_eigenvectors", "merge_scale", "eps_scale", "max_memory"):
+            if not getattr(self, name) > 0:
+                raise InputError(f"{name} must be positive, it is {getattr(self, name)}")
+        paper = _PAPER_MATRIX if order == 2 else _PAPER_TENSOR
+        given = {name: getattr(self, name) for name in _Paper._fields}
+        run = paper._replace(**{name: value for name, value in given.items() if value is not None})
+        if run.n_iter < 1:
+            raise InputError(f"n_iter must be at least 1, it is {run.n_iter}")
+        return run
+
+
+class _Slices:
+    """The array as float32, scaled, with any axis first and contiguous.
+
+    Distances do not see a shift, so a large common offset is taken out before rounding; the scale is a power of two, so
+    scaling rounds nothing. Both depend on the largest and smallest entry alone, not on the order of the entries.
+    """
+
+    def __init__(self, values: npt.NDArray[Any], max_memory: float, threads: int) -> None:
+        low, high = float(values.min()), float(values.max())
+        offset = low if low > high - low else high if high < low - high else 0.0
+        largest = max(high - offset, offset - low)
+        exponent = int(np.frexp(largest)[1])
+        self.unit = float(np.ldexp(1.0, exponent))
+        self.work: Values = np.empty(values.shape, dtype=np.float32)
+        for i, part in enumerate(values):  # a slice at a time, so that float64 in between stays small
+            self.work[i] = np.ldexp(part.astype(np.float64) - offset, -exponent)
+        self._threads = threads
+        self._keep = keeps_layouts(values.shape, max_memory)
+        self._kept: dict[int, Values] = {}
+
+    def along(self, axis: int) -> Values:
+        """Return the array with `axis` first, contiguous."""
+        if axis in self._kept:
+            return self._kept[axis]
+        view = np.moveaxis(self.work, axis, 0)
+        moved = np.empty(view.shape, dtype=np.float32)
+
+        def copy(lo: int) -> None:
+            moved[lo : lo + _CACHE_LINE] = view[lo : lo + _CACHE_LINE]
+
+        run_tasks(copy, [(lo,) for lo in range(0, len(view), _CACHE_LINE)], self._threads)
+        if self._keep:
+            self._kept[axis] = moved
+        return moved
+
+
+def _others(
+    source: Sequence[PartitionTree | None], latest: Sequence[PartitionTree | None], axis: int
+) -> list[PartitionTree]:
+    """Trees of the other axes from `source`; the latest where it has none yet, as for heads before the first round."""
+    chosen = [old or new for old, new in zip(source, latest, strict=True)]
+    return [tree for b, tree in enumerate(chosen) if b != axis and tree is not None]
+
+
+def _change(old: FloatArray, new: FloatArray) -> float:
+    """Mean absolute difference of two distances, each over its median; NaN if there is no old one."""
+    if old.shape != new.shape:
+        return float("nan")
+    if len(new) < 2:
+        return 0.0
+    difference = np.abs(old / (median_distance(old) or 1.0) - new / (median_distance(new) or 1.0))
+    return float(difference.sum() / (len(new) * (len(new) - 1)))
