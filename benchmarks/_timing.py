@@ -1,0 +1,37 @@
+"""Times of things that are run in turns, so that other work on the machine hits all of them alike."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from statistics import median
+from typing import NamedTuple
+
+
+class Times(NamedTuple):
+    """Medians over the repeats, in seconds."""
+
+    wall: float
+    cpu: float
+    """Of all threads; hardly feels other work on the machine."""
+
+
+def in_turns(calls: Mapping[str, Callable[[], object]], repeats: int) -> dict[str, Times]:
+    """Run every call once to warm up, then all of them in turns, `repeats` times."""
+    walls: dict[str, list[float]] = {name: [] for name in calls}
+    cpus: dict[str, list[float]] = {name: [] for name in calls}
+    for call in calls.values():
+        call()
+    for _ in range(repeats):
+        for name, call in calls.items():
+            wall, cpu = time.perf_counter(), time.process_time()
+            call()
+            walls[name].append(time.perf_counter() - wall)
+            cpus[name].append(time.process_time() - cpu)
+    return {name: Times(median(walls[name]), median(cpus[name])) for name in calls}
+
+
+def table(header: list[str], rows: list[list[str]]) -> str:
+    """Markdown table."""
+    lines = [header, ["---"] * len(header), *rows]
+    return "\n".join("| " + " | ".join(line) + " |" for line in lines)
