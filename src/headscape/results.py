@@ -98,7 +98,7 @@ class Result:
         try:
             render = import_module("headscape.report.notebook").render
         except ModuleNotFoundError:
-            return str(self.to_frame()._repr_html_())
+            return self.to_frame().to_html()
         return str(render(self))
 
 

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from headscape.attention.models import Model, wrap_module
-from headscape.attention.samples import Sample, samples_of
+from headscape.attention.samples import Sample, replayed, samples_of
 from headscape.attention.sites import Site, example_input, run, select_heads
 from headscape.attention.tapping import attention_implementation, tapped, untapped
 from headscape.attention.taps import BLOCK_BYTES, AttentionCall, Tap
@@ -24,7 +24,7 @@ from headscape.errors import HeadscapeError, InputError
 from headscape.runs import Run, human_bytes
 from headscape.storage import ArrayWriter
 
-__all__ = ["Estimate", "Parity", "capture", "check_parity", "estimate"]
+__all__ = ["Estimate", "Parity", "capture", "check_parity", "estimate", "recapture"]
 
 STORAGE = ("float16", "float32")
 PARITY_TOKENS = 32
@@ -314,6 +314,19 @@ def capture(
         return Capture.in_memory(held)
     target.update(finished={"attention": len(samples)})
     return Capture.of_run(target)
+
+
+def recapture(model: Model, captured: Capture, keep: Sequence[str] = ("probs",), dtype: str = "float16") -> Capture:
+    """Show the inputs of a capture to another model of the same architecture (random weights, say), in memory."""
+    _check_options(1, None, keep, dtype)
+    chosen = _choose(model, None, None)
+    tap = _CaptureTap(model.module, chosen, keep, dtype)
+    held = []
+    for sample in replayed(model, captured):
+        memory = _Memory()
+        _run_sample(model, sample, tap, memory)
+        held.append(Batch(_info(sample, chosen, keep), list(memory.arrays), memory.arrays.__getitem__))
+    return Capture.in_memory(held)
 
 
 def _check_options(tokens: int, batches: int | None, keep: Sequence[str], dtype: str) -> None:

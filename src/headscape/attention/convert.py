@@ -48,7 +48,10 @@ def converted(folder: Path | None, file: Path, say: Callable[[str], None]) -> Pa
     import transformers
 
     target.parent.mkdir(parents=True, exist_ok=True)
-    fields = gguf.GGUFReader(file).fields
+    try:
+        fields = gguf.GGUFReader(file).fields
+    except (ValueError, IndexError, OSError) as error:
+        raise InputError(f"{file.name} cannot be read as GGUF: {str(error).splitlines()[0]}") from None
     said: Mapping[str, Any] = {name: field.contents() for name, field in fields.items() if "tokens" not in name}
     with quiet(), tempfile.TemporaryDirectory(dir=target.parent) as scratch:
         options = {"gguf_file": file.name, "local_files_only": True}

@@ -14,9 +14,10 @@ from torch import Tensor
 
 from headscape.attention.inputs import cut_windows, read_images, read_texts
 from headscape.attention.models import Model
+from headscape.captures import Capture
 from headscape.errors import InputError
 
-__all__ = ["Sample", "grouped", "samples_of"]
+__all__ = ["Sample", "grouped", "replayed", "samples_of"]
 
 
 @dataclass(frozen=True)
@@ -119,6 +120,25 @@ def _module_samples(inputs: Iterable[Any], batches: int | None) -> tuple[list[Sa
             if isinstance(part, Tensor):
                 digest.update(part.detach().cpu().contiguous().numpy().tobytes())
     return [Sample(a, {}, {}, [i]) for i, a in enumerate(given)], {"kind": "module", "sha256": digest.hexdigest()}
+
+
+def replayed(model: Model, captured: Capture) -> list[Sample]:
+    """The inputs of a capture as samples again, from what it stored; for another model of the same architecture."""
+    samples = []
+    for i in range(len(captured)):
+        batch = captured.batch(i)
+        blocks = batch.info["blocks"]
+        tokens = {name: (facts["query_tokens"], facts["key_tokens"]) for name, facts in blocks.items()}
+        inputs: list[str] = [name for name in ("input_ids", "pixel_values") if name in batch.names]
+        if not inputs:
+            raise InputError("this capture has no inputs of its own to show to another model")
+        stored = {name: batch.read(name) for name in inputs}
+        arguments = {name: torch.from_numpy(array)[None] for name, array in stored.items()}
+        if model.task == "seq2seq-lm":
+            start = torch.tensor([[model.config.decoder_start_token_id]])
+            arguments["decoder_input_ids"] = torch.cat([start, arguments["input_ids"][:, :-1]], dim=1)
+        samples.append(Sample(arguments, tokens, stored, batch.info["origin"]))
+    return samples
 
 
 def grouped(samples: Sequence[Sample], size: int) -> Iterator[tuple[dict[str, Tensor], list[Sample]]]:

@@ -1,0 +1,68 @@
+"""Induction and duplicate-token scores, on a random sequence that is repeated once."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+from headscape.attention.models import Model
+from headscape.attention.sites import run
+from headscape.attention.tapping import tapped
+from headscape.attention.taps import AttentionCall, Tap
+from headscape.errors import InputError
+from headscape.tensor import HeadId
+
+__all__ = ["repeated_sequence_scores"]
+
+
+class _Offsets(Tap):
+    """Mean attention of the second copy on the keys at given distances back."""
+
+    blockwise = False
+
+    def __init__(self, first: int, distances: dict[str, int]) -> None:
+        self.first, self.distances = first, distances
+        self.sums: dict[int, dict[str, Tensor]] = {}
+
+    def probs(self, call: AttentionCall, probs: Tensor) -> Tensor:
+        queries = torch.arange(self.first, probs.shape[2], device=probs.device)
+        found = self.sums.setdefault(id(call.module), {})
+        for name, distance in self.distances.items():
+            mass = probs[:, :, queries, queries - distance].float().mean(dim=(0, 2)).cpu()
+            found[name] = found.get(name, torch.zeros_like(mass)) + mass
+        return probs
+
+
+def repeated_sequence_scores(
+    model: Model, length: int = 64, n_sequences: int = 4, seed: int = 0
+) -> dict[str, dict[HeadId, float]]:
+    """Score every head of a decoder: {"induction": {head: share}, "duplicate": {head: share}}.
+
+    `length` random tokens are shown twice. In the second copy, an induction head attends to the token after the earlier
+    occurrence (length - 1 back), a duplicate-token head to the occurrence itself (length back). Random tokens have no
+    other structure, so an even head scores about 1 / (1.5 length).
+    """
+    if model.tokenizer is None or model.images is not None or not model.causal:
+        raise InputError(f"induction is a matter of decoders of text; {model.source} is none")
+    prefix = list(model.prefix)
+    if model.max_tokens is not None:
+        length = min(length, (model.max_tokens - len(prefix)) // 2)
+    special = set(getattr(model.tokenizer, "all_special_ids", []))
+    ordinary = np.array([i for i in range(model.config.vocab_size) if i not in special])
+    rng = np.random.default_rng(seed)
+    tap = _Offsets(len(prefix) + length, {"induction": length - 1, "duplicate": length})
+    with torch.no_grad(), tapped(model.module, tap, model.attention):
+        for _ in range(n_sequences):
+            half: npt.NDArray[Any] = rng.choice(ordinary, length, replace=False)
+            ids = torch.tensor([[*prefix, *half.tolist(), *half.tolist()]])
+            run(model, {"input_ids": ids}, whole=False)
+    modules = dict(model.module.named_modules())
+    scores: dict[str, dict[HeadId, float]] = {"induction": {}, "duplicate": {}}
+    for site in model.sites:
+        for name, mass in tap.sums[id(modules[site.name])].items():
+            scores[name] |= {head: float(mass[head.head]) / n_sequences for head in site.heads}
+    return scores
