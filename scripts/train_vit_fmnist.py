@@ -149,6 +149,7 @@ def main() -> None:
                 "image_processor_type": "headscape",
                 "size": {"height": 28, "width": 28},
                 "num_channels": 1,
+                "do_resize": False,
                 "rescale_factor": 1 / 255,
                 "image_mean": [MEAN],
                 "image_std": [STD],
