@@ -6,7 +6,7 @@ The public names are imported on first use, so `import headscape` is quick and n
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-__version__ = "0.1.0"
+from headscape.version import __version__
 
 _HOMES = {
     "attention.capture": ("capture", "check_parity"),
@@ -16,9 +16,19 @@ _HOMES = {
     "attention.models": ("Model", "list_models", "load_model", "wrap_module"),
     "captures": ("Capture", "import_array", "open_capture"),
     "errors": ("HeadscapeError", "InputError"),
+    "geometry.consensus": ("Consensus", "consensus"),
+    "geometry.diffusion": ("diffusion_map",),
+    "geometry.emd": ("tree_distance",),
+    "geometry.matrix": ("organize_matrix",),
+    "geometry.planted": ("planted",),
+    "geometry.questionnaire": ("Questionnaire",),
+    "results": ("FigureSpec", "Finding", "Result"),
     "runs": ("Run",),
+    "studies.organize": ("organize",),
     "tensor": ("AttentionTensor", "HeadId"),
     "tree": ("PartitionTree",),
+    "wavelets.entropy": ("decay_curve", "head_entropies", "network_entropy", "reconstruct", "top_energy"),
+    "wavelets.haar": ("haar_support", "haar_transform", "inverse_haar_transform"),
 }
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
 
@@ -57,6 +67,16 @@ if TYPE_CHECKING:
     from headscape.attention.models import Model, list_models, load_model, wrap_module
     from headscape.captures import Capture, import_array, open_capture
     from headscape.errors import HeadscapeError, InputError
+    from headscape.geometry.consensus import Consensus, consensus
+    from headscape.geometry.diffusion import diffusion_map
+    from headscape.geometry.emd import tree_distance
+    from headscape.geometry.matrix import organize_matrix
+    from headscape.geometry.planted import planted
+    from headscape.geometry.questionnaire import Questionnaire
+    from headscape.results import FigureSpec, Finding, Result
     from headscape.runs import Run
+    from headscape.studies.organize import organize
     from headscape.tensor import AttentionTensor, HeadId
     from headscape.tree import PartitionTree
+    from headscape.wavelets.entropy import decay_curve, head_entropies, network_entropy, reconstruct, top_energy
+    from headscape.wavelets.haar import haar_support, haar_transform, inverse_haar_transform

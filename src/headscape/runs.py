@@ -19,6 +19,7 @@ from typing import Any
 
 from headscape.errors import InputError
 from headscape.storage import PARTIAL, write_json
+from headscape.version import __version__
 
 __all__ = ["FORMAT", "Run", "find_runs", "human_bytes"]
 
@@ -91,8 +92,6 @@ class Run:
             return run
         if path.exists() and (not path.is_dir() or any(p for p in path.iterdir() if not p.name.endswith(PARTIAL))):
             raise InputError(f"{path} exists and is not a run directory; name a new or an empty one")
-        from headscape import __version__
-
         meta = {
             "format": FORMAT,
             "headscape": __version__,

@@ -1,1 +1,33 @@
 """One file a question: composes the rooms into a result."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from importlib import import_module
+
+from headscape.errors import HeadscapeError
+from headscape.results import Result
+from headscape.runs import Run
+
+__all__ = ["STUDIES", "load_results"]
+
+STUDIES = {"organize": "headscape.studies.organize_result:OrganizeResult"}  # in the order of a report's sections
+
+
+def load_results(run: Run) -> list[Result | tuple[str, Exception | str]]:
+    """Load what the studies left in a run; one that cannot be read is (name, why)."""
+    found: list[Result | tuple[str, Exception | str]] = []
+    for name, place in STUDIES.items():
+        if not (run.path / name).is_dir():
+            found.append((name, f"not run yet: headscape {name} {run.path}"))
+            continue
+        if not (run.path / name / "result.json").is_file():
+            found.append((name, f"not finished: headscape {name} {run.path} goes on where it stopped"))
+            continue
+        module, _, kind = place.partition(":")
+        load: Callable[..., Result] = getattr(import_module(module), kind).load
+        try:
+            found.append(load(run.path / name))
+        except HeadscapeError as error:
+            found.append((name, error))
+    return found

@@ -68,7 +68,7 @@ def _measure(X: AttentionTensor, settings: Mapping[str, Any], threads: int) -> d
         "decay_by_support": decay_curve(X, trees, by="support", per="head", n=N_HEAD_BASIS).astype(np.float32),
         "network_decay": decay_curve(X, trees, by="support", n=N_NETWORK_BASIS).astype(np.float32),
         "compression": np.array([step.compression for step in fit.history_]),
-        "energy": np.array([top_energy(X, trees), top_energy(X, natural)]),
+        "energy": np.array([top_energy(X, tree, constant=False) for tree in (trees, natural)]),
     }
     for name, tree in zip(("query", "key", "head"), trees, strict=True):
         found[f"labels_{name}"] = tree.labels.astype(np.int32)

@@ -38,7 +38,8 @@ class OrganizeResult(Result):
     `heads` has one row a head: entropies averaged over batches (`*_null`: of the shuffled null), role scores, role.
     tree, distances and affinity are the consensus over batches. entropies and null_entropies are (n_batch, 5, n_head)
     in the order of `ENTROPIES`; network likewise (n_batch, 5). energy holds, for every batch, the share of the energy
-    in the largest 1 % of the tri-Haar coefficients: organised, and in the natural order.
+    in the largest 1 % of the tri-Haar coefficients: organised, and in the natural order. The constant term, which the
+    rows' sums fix, is left out.
     """
 
     study: ClassVar[str] = "organize"
@@ -204,9 +205,9 @@ class OrganizeResult(Result):
         beats = self.effect.low > 1 if np.isfinite(self.effect.low) else None
         verdict = "beats" if beats or (beats is None and self.effect.value > 1) else "does not beat"
         return Finding(
-            f"Organisation {verdict} its null: the largest 1 % of the coefficients hold {organised:.3f} of the energy, "
-            f"{null:.3f} when every row is shuffled and organised again ({self.effect} times), "
-            f"{natural:.3f} in the {EVEN_ORDER}.",
+            f"Organisation {verdict} its null: beside the constant, the largest 1 % of the coefficients hold "
+            f"{organised:.3f} of the energy, {null:.3f} when every row is shuffled and organised again "
+            f"({self.effect} times), {natural:.3f} in the {EVEN_ORDER}.",
             "energy",
             beats,
         )

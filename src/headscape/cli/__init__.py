@@ -1,0 +1,35 @@
+"""The command line: parses, calls, prints. Errors are one line; exit code 2 is a mistake in what was asked, 1 ours."""
+
+from __future__ import annotations
+
+import os
+
+from headscape.cli import models, runs, studies
+from headscape.cli.shared import app, err
+from headscape.errors import HeadscapeError
+
+__all__ = ["main", "models", "runs", "studies"]
+
+
+def main() -> None:
+    """Entry point: turn every failure into one line and an exit code."""
+    try:
+        app(standalone_mode=True)
+    except HeadscapeError as error:
+        _fail(str(error), error.exit_code)
+    except KeyboardInterrupt:
+        _fail("stopped; run the same command again to go on where it stopped", 130)
+    except ModuleNotFoundError as error:
+        _fail(f"{error.name} is not installed: pip install 'headscape[models]'", 2)
+    except MemoryError:
+        _fail("out of memory; take fewer tokens, heads or batches", 1)
+    except Exception as error:
+        if os.environ.get("HEADSCAPE_DEBUG"):
+            raise
+        line = (str(error).splitlines() or [""])[0]
+        _fail(f"{type(error).__name__}: {line} (a failure of ours; HEADSCAPE_DEBUG=1 shows the trace)", 1)
+
+
+def _fail(message: str, code: int) -> None:
+    err.print(f"error: {' '.join(message.split())}", highlight=False, markup=False, soft_wrap=True)
+    raise SystemExit(code)

@@ -1,0 +1,225 @@
+"""Commands that make and keep runs: capture, import, runs."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from headscape.cli.shared import (
+    DeviceOption,
+    JsonOption,
+    ModelArgument,
+    OnlineOption,
+    QuietOption,
+    RunArgument,
+    SeedOption,
+    WeightsOption,
+    app,
+    err,
+    load,
+    out,
+    print_json,
+    print_table,
+    progress_bar,
+    sayer,
+)
+from headscape.errors import InputError
+
+runs_app = typer.Typer(help="List, measure and delete run directories.", invoke_without_command=True)
+app.add_typer(runs_app, name="runs")
+
+
+@app.command(
+    epilog="Example: `headscape capture smollm2-135m --text book.txt --tokens 256 --batches 10 --out runs/book`"
+)
+def capture(
+    model: ModelArgument,
+    text: Annotated[Path | None, typer.Option(help="A text file or a folder of them.")] = None,
+    images: Annotated[Path | None, typer.Option(help="An image, a folder of images, or an .npz with 'images'.")] = None,
+    to: Annotated[Path | None, typer.Option("--out", help="The run directory; resumed when it exists.")] = None,
+    tokens: Annotated[int, typer.Option(help="Tokens in a context.")] = 256,
+    batches: Annotated[int, typer.Option(help="How many contexts.")] = 10,
+    keep: Annotated[
+        str, typer.Option(help="Comma-separated: probs, scores, queries, keys, values, hidden, head_outputs.")
+    ] = "probs",
+    layers: Annotated[str | None, typer.Option(help="Only these layers: 0,1,5-8.")] = None,
+    heads: Annotated[str | None, typer.Option(help="Only these heads: decoder.3.7,decoder.4.0.")] = None,
+    dtype: Annotated[str, typer.Option(help="Of the stored numbers: float16 or float32.")] = "float16",
+    chat: Annotated[bool, typer.Option("--chat", help="Put each context into the model's chat template.")] = False,
+    keep_short: Annotated[bool, typer.Option("--keep-short", help="Keep texts shorter than a context.")] = False,
+    seed: SeedOption = 0,
+    device: DeviceOption = "auto",
+    weights: WeightsOption = "float32",
+    online: OnlineOption = False,
+    as_json: JsonOption = False,
+    quiet: QuietOption = False,
+) -> None:
+    """Run a model on text or images and keep its attention in a run directory."""
+    source = source_of(text, images)
+    loaded = load(model, device, weights, online, quiet)
+    target = to or default_run(model, source)
+    capture_to(
+        loaded,
+        source,
+        target,
+        as_json=as_json,
+        quiet=quiet,
+        tokens=tokens,
+        batches=batches,
+        keep=tuple(part.strip() for part in keep.split(",")),
+        layers=_numbers(layers),
+        heads=None if heads is None else [part.strip() for part in heads.split(",")],
+        dtype=dtype,
+        chat=chat,
+        keep_short=keep_short,
+        seed=seed,
+    )
+
+
+def default_run(model: str, source: Path | None) -> Path:
+    """Where a run goes when nobody says."""
+    return Path("runs") / f"{Path(model).name}-{source.stem if source is not None else 'sample'}"
+
+
+def source_of(text: Path | None, images: Path | None) -> Path | None:
+    """The one input named, which must exist; None for the sample."""
+    if text is not None and images is not None:
+        raise InputError("give either --text or --images, not both")
+    source = text if text is not None else images
+    if source is not None and not source.exists():  # said before a model is loaded for nothing
+        raise InputError(f"no file or folder {str(source)!r}")
+    return source
+
+
+def _numbers(text: str | None) -> list[int] | None:
+    if text is None:
+        return None
+    try:
+        numbers: list[int] = []
+        for part in text.split(","):
+            first, _, last = part.partition("-")
+            numbers += range(int(first), int(last or first) + 1)
+        return numbers
+    except ValueError:
+        raise InputError(f"'{text}' is not a list of numbers like 0,1,5-8") from None
+
+
+def capture_to(loaded: Any, source: Path | None, target: Path, *, as_json: bool, quiet: bool, **options: Any) -> None:
+    """Capture into a run directory and print what was captured."""
+    from headscape.attention.capture import capture as run_capture
+    from headscape.attention.inputs import sample_images, sample_text
+    from headscape.runs import human_bytes
+
+    inputs: Any = source
+    if source is None:
+        inputs = sample_images() if loaded.images is not None else [sample_text("rank")]
+        sayer(quiet)("no input named: using the sample that comes with headscape")
+    with progress_bar("capturing", quiet) as progress:
+        found = run_capture(loaded, inputs, out=target, progress=progress, say=sayer(quiet), **options)
+    run = found.run
+    assert run is not None
+    first = (
+        found.tensor(0, found.blocks[0], "probs" if "probs" in found.kept else "scores")
+        if {"probs", "scores"} & set(found.kept)
+        else None
+    )
+    facts = {
+        "run": str(run.path),
+        "model": loaded.source,
+        "batches": len(found),
+        "blocks": {block: len(found.heads(block)) for block in found.blocks},
+        "shape of a batch": list(first.shape) if first is not None else None,
+        "kept": found.kept,
+        "parity": run.meta.get("parity", {}).get("max_difference"),
+        "bytes": run.n_bytes,
+    }
+    if as_json:
+        print_json(facts)
+        return
+    shown = {**facts, "bytes": human_bytes(run.n_bytes), "kept": ", ".join(found.kept)}
+    shown["blocks"] = ", ".join(f"{block} ({n} heads)" for block, n in facts["blocks"].items())
+    shown["shape of a batch"] = " x ".join(map(str, first.shape)) + " (query, key, head)" if first is not None else "-"
+    print_table("Captured", ["", ""], [[k, str(v)] for k, v in shown.items()])
+
+
+@app.command("import", epilog="Example: `headscape import attention.npy --layout layer,head,query,key --out runs/mine`")
+def import_(
+    file: Annotated[Path, typer.Argument(help="An .npy, .npz or .safetensors array of attention.", metavar="FILE")],
+    to: Annotated[Path | None, typer.Option("--out", help="The run directory.")] = None,
+    name: Annotated[str | None, typer.Option(help="Which array of the file.")] = None,
+    layout: Annotated[str, typer.Option(help="Its axes in order; may name batch and layer too.")] = "query,key,head",
+    kind: Annotated[str, typer.Option(help="probs or scores.")] = "probs",
+    mask: Annotated[str | None, typer.Option(help="causal or full; found from the zeros otherwise.")] = None,
+    dtype: Annotated[str, typer.Option(help="Of the stored numbers: float16 or float32.")] = "float16",
+    as_json: JsonOption = False,
+    quiet: QuietOption = False,
+) -> None:
+    """Make a run of attention you already have; no model is needed."""
+    from headscape.captures import import_array
+
+    for value, allowed in (
+        (kind, ("probs", "scores")),
+        (mask, (None, "causal", "full")),
+        (dtype, ("float16", "float32")),
+    ):
+        if value not in allowed:
+            raise InputError(f"{value!r} is not one of {', '.join(str(a) for a in allowed if a)}")
+    target = to or Path("runs") / file.stem
+    found = import_array(file, target, name=name, layout=layout, kind=kind, mask=mask, dtype=dtype)  # type: ignore[arg-type]
+    first = found.tensor(0, kind=kind)  # type: ignore[arg-type]
+    facts = {"run": str(target), "batches": len(found), "tensor": repr(first)}
+    if as_json:
+        print_json(facts)
+    elif not quiet:
+        print_table("Imported", ["", ""], [[k, str(v)] for k, v in facts.items()])
+
+
+@runs_app.callback()
+def runs(ctx: typer.Context) -> None:
+    """List, measure and delete run directories."""
+    if ctx.invoked_subcommand is None:
+        list_runs(Path("runs"))
+
+
+@runs_app.command("list", epilog="Example: `headscape runs list runs`")
+def list_runs(
+    folder: Annotated[Path, typer.Argument(help="Where to look.")] = Path("runs"), as_json: JsonOption = False
+) -> None:
+    """List the runs in a folder with their sizes."""
+    from headscape.runs import find_runs, human_bytes
+
+    found, unreadable = find_runs(folder)
+    if as_json:
+        print_json([{"path": str(r.path), "bytes": r.n_bytes, "batches": r.n_finished, **r.meta} for r in found])
+        return
+    rows = [
+        [
+            str(r.path),
+            str(r.meta.get("model", {}).get("source", r.meta.get("inputs", {}).get("file", ""))),
+            f"{r.n_finished}/{r.meta.get('config', {}).get('batches', r.n_finished)}",
+            ", ".join(r.studies),
+            human_bytes(r.n_bytes),
+            r.meta["created"][:16].replace("T", " "),
+        ]
+        for r in found
+    ]
+    if rows:
+        print_table("Runs", ["run", "of", "batches", "studies", "size", "created"], rows, right=(2, 4))
+    else:
+        out.print(f"no runs in {folder}; `headscape capture` makes one", highlight=False)
+    for problem in unreadable:
+        err.print(problem, highlight=False, markup=False)
+
+
+@runs_app.command("delete", epilog="Example: `headscape runs delete runs/book --yes`")
+def delete_run(run: RunArgument, yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False) -> None:
+    """Delete a run directory and everything in it."""
+    from headscape.runs import Run, human_bytes
+
+    found = Run.open(run)
+    if not yes and not typer.confirm(f"Delete {run} ({human_bytes(found.n_bytes)})?"):
+        return
+    found.delete()
+    out.print(f"deleted {run}", highlight=False)

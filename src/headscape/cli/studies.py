@@ -1,0 +1,195 @@
+"""Commands that find something out: organize, report, analyze, demo."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from headscape.cli.runs import capture_to, default_run, source_of
+from headscape.cli.shared import (
+    DeviceOption,
+    JsonOption,
+    ModelArgument,
+    OnlineOption,
+    QuietOption,
+    RunArgument,
+    SeedOption,
+    WeightsOption,
+    app,
+    load,
+    out,
+    print_json,
+    print_table,
+    progress_bar,
+    sayer,
+)
+from headscape.errors import InputError
+
+
+@app.command(epilog="Example: `headscape organize runs/book --jobs 2`")
+def organize(
+    run: RunArgument,
+    block: Annotated[str | None, typer.Option(help="Which block of an encoder-decoder.")] = None,
+    kind: Annotated[str | None, typer.Option(help="probs or scores; probs where both were kept.")] = None,
+    paper: Annotated[bool, typer.Option("--paper", help="The paper's settings instead of the default.")] = False,
+    iterations: Annotated[int | None, typer.Option(help="Rounds of the questionnaire.")] = None,
+    random_weights: Annotated[
+        bool, typer.Option("--random-weights", help="Organise the same architecture with random weights as a control.")
+    ] = False,
+    use_model: Annotated[
+        bool, typer.Option("--model/--no-model", help="Load the model for the induction scores.")
+    ] = True,
+    jobs: Annotated[int, typer.Option(help="Batches at a time.")] = 1,
+    seed: SeedOption = 0,
+    as_json: JsonOption = False,
+    quiet: QuietOption = False,
+) -> None:
+    """Organise the heads of a run: trees, map, entropies, roles; what is stable, and what beats its null."""
+    result = _organize(run, block, kind, paper, iterations, random_weights, use_model, jobs, seed, quiet)
+    if as_json:
+        print_json(
+            {
+                "findings": [vars(finding) for finding in result.findings()],
+                "table1": result.table1().to_dict("records"),
+                "heads": result.to_frame().to_dict("records"),
+            }
+        )
+        return
+    _print_findings(result)
+
+
+def _organize(
+    path: Path,
+    block: str | None,
+    kind: str | None,
+    paper: bool,
+    iterations: int | None,
+    random_weights: bool,
+    use_model: bool,
+    jobs: int,
+    seed: int,
+    quiet: bool,
+) -> Any:
+    from headscape.geometry.questionnaire import Questionnaire
+    from headscape.runs import Run
+    from headscape.studies.organize import organize as run_organize
+
+    if kind not in (None, "probs", "scores"):
+        raise InputError(f"kind is probs or scores, not {kind!r}")
+    opened = Run.open(path)
+    changes: dict[str, Any] = {} if iterations is None else {"n_iter": iterations}
+    settings = Questionnaire.paper(**changes) if paper else Questionnaire(**changes)
+    model = control = None
+    source = opened.meta.get("model", {}).get("source")
+    if source is None and random_weights:
+        raise InputError(f"{path} was imported: there is no model to give random weights")
+    if source is not None and (use_model or random_weights):
+        from headscape.attention.models import load_model
+
+        try:
+            model = load_model(source) if use_model else None
+        except InputError as error:
+            sayer(quiet)(f"no induction scores: {error}")
+        control = load_model(source, random_init=seed) if random_weights else None
+    with progress_bar("organising", quiet) as progress:
+        return run_organize(
+            opened,
+            block=block,
+            kind=kind,  # type: ignore[arg-type]
+            questionnaire=settings,
+            model=model,
+            control=control,
+            jobs=jobs,
+            random_state=seed,
+            progress=progress,
+            say=sayer(quiet),
+        )
+
+
+def _print_findings(result: Any) -> None:
+    if result.n_batches > 1:
+        frame = result.table1()
+        rows = [[f"{v:.3g}" if isinstance(v, float) else str(v) for v in row] for row in frame.to_numpy(dtype=object)]
+        print_table("Heads at the ends by l1_top (the paper's table 1)", list(map(str, frame.columns)), rows)
+    for finding in result.findings():
+        out.print(f"- {finding.text}", highlight=False, markup=False)
+
+
+@app.command(epilog="Example: `headscape report runs/book --open`")
+def report(
+    run: RunArgument,
+    figures: Annotated[Path | None, typer.Option(help="Also write every figure as a file into this folder.")] = None,
+    form: Annotated[str, typer.Option("--format", help="Of the figure files: png, svg or pdf.")] = "png",
+    show: Annotated[bool, typer.Option("--open", help="Open the page in the browser.")] = False,
+    quiet: QuietOption = False,
+) -> None:
+    """Write one page that shows what was found in a run: RUN/report.html."""
+    _report(run, figures, form, show, quiet)
+
+
+def _report(path: Path, figures: Path | None, form: str, show: bool, quiet: bool) -> None:
+    import webbrowser
+
+    from headscape.report import write_figures, write_report
+    from headscape.runs import Run, human_bytes
+    from headscape.studies import load_results
+
+    if form not in ("png", "svg", "pdf"):
+        raise InputError(f"format is png, svg or pdf, not {form!r}")
+    opened = Run.open(path)
+    results = load_results(opened)
+    page = write_report(opened, results)
+    if figures is not None:
+        written = write_figures(opened, results, figures, format=form)  # type: ignore[arg-type]
+        sayer(quiet)(f"{len(written)} figures in {figures}")
+    out.print(f"{page.resolve()} ({human_bytes(page.stat().st_size)})", soft_wrap=True, highlight=False)
+    if show:
+        webbrowser.open(page.resolve().as_uri())
+
+
+@app.command(epilog="Example: `headscape analyze smollm2-135m --text book.txt`")
+def analyze(
+    model: ModelArgument,
+    text: Annotated[Path | None, typer.Option(help="A text file or a folder of them.")] = None,
+    images: Annotated[Path | None, typer.Option(help="An image, a folder of images, or an .npz with 'images'.")] = None,
+    to: Annotated[Path | None, typer.Option("--out", help="The run directory; resumed when it exists.")] = None,
+    tokens: Annotated[int, typer.Option(help="Tokens in a context.")] = 256,
+    batches: Annotated[int, typer.Option(help="How many contexts.")] = 10,
+    jobs: Annotated[int, typer.Option(help="Batches at a time.")] = 1,
+    random_weights: Annotated[
+        bool, typer.Option("--random-weights", help="Organise the same architecture with random weights as a control.")
+    ] = False,
+    seed: SeedOption = 0,
+    device: DeviceOption = "auto",
+    weights: WeightsOption = "float32",
+    online: OnlineOption = False,
+    show: Annotated[bool, typer.Option("--open", help="Open the page in the browser.")] = False,
+    quiet: QuietOption = False,
+) -> None:
+    """Capture, organise and report in one go."""
+    source = source_of(text, images)
+    loaded = load(model, device, weights, online, quiet)
+    target = to or default_run(model, source)
+    capture_to(loaded, source, target, as_json=False, quiet=quiet, tokens=tokens, batches=batches, seed=seed)
+    result = _organize(target, None, None, False, None, random_weights, True, jobs, seed, quiet)
+    _print_findings(result)
+    _report(target, None, "png", show, quiet)
+
+
+@app.command(epilog="Example: `headscape demo`")
+def demo(
+    to: Annotated[Path, typer.Option("--out", help="The run directory.")] = Path("runs/demo"),
+    batches: Annotated[int, typer.Option(help="How many contexts.")] = 3,
+    tokens: Annotated[int, typer.Option(help="Tokens in a context.")] = 256,
+    seed: SeedOption = 0,
+    show: Annotated[bool, typer.Option("--open", help="Open the page in the browser.")] = False,
+    quiet: QuietOption = False,
+) -> None:
+    """Run the embedded default from end to end: SmolLM2 on the sample prose, organised and reported."""
+    loaded = load("smollm2-135m", "auto", "float32", False, quiet)
+    capture_to(loaded, None, to, as_json=False, quiet=quiet, batches=batches, tokens=tokens, seed=seed)
+    result = _organize(to, None, None, False, None, False, True, 1, seed, quiet)
+    _print_findings(result)
+    _report(to, None, "png", show, quiet)
