@@ -1,0 +1,67 @@
+"""Coarsen an attention map to what a picture can show: means over blocks of tokens, or over folders of their tree."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+__all__ = ["Cells", "block_means", "cells_of"]
+
+
+class Cells(NamedTuple):
+    """How tokens fall into the cells of a picture's axis: cell i holds ``order[bounds[i]:bounds[i + 1]]``."""
+
+    order: npt.NDArray[np.intp]
+    bounds: npt.NDArray[np.intp]
+
+    @property
+    def coarse(self) -> bool:
+        """True when a cell holds more than one token."""
+        return len(self.bounds) - 1 < len(self.order)
+
+
+def cells_of(
+    n: int,
+    most: int,
+    order: npt.NDArray[np.intp] | None = None,
+    labels: npt.NDArray[np.intp] | None = None,
+) -> Cells:
+    """Divide n tokens into at most `most` cells.
+
+    Parameters
+    ----------
+    order
+        The order along which tokens are joined; by default their own.
+    labels
+        (n_level, n) folders of every token, coarse to fine. The finest level with no more than `most` folders makes
+        the cells, unless it uses less than a quarter of them; then, and without labels, cells are equally long runs.
+
+    >>> cells_of(5, 2).bounds
+    array([0, 3, 5])
+    """
+    order = np.arange(n) if order is None else np.asarray(order, dtype=np.intp)
+    if n <= most:
+        return Cells(order, np.arange(n + 1))
+    if labels is not None:
+        along = np.asarray(labels)[:, order]
+        cuts = np.ones(along.shape, dtype=bool)
+        cuts[:, 1:] = along[:, 1:] != along[:, :-1]
+        counts = cuts.sum(axis=1)
+        fitting = np.flatnonzero(counts <= most)
+        if len(fitting) and counts[fitting[-1]] >= most / 4:
+            return Cells(order, np.append(np.flatnonzero(cuts[fitting[-1]]), n))
+    return Cells(order, np.append(np.arange(0, n, -(-n // most)), n))
+
+
+def block_means(
+    maps: npt.NDArray[np.float32], present: npt.NDArray[np.bool_], query: Cells, key: Cells
+) -> npt.NDArray[np.float32]:
+    """Average maps (n_head, n_query, n_key) over the present entries of each cell; a cell without any becomes 0."""
+    rows, columns = query.order[:, None], key.order[None, :]
+    inside = present[rows, columns].astype(np.float32)
+    count = np.add.reduceat(np.add.reduceat(inside, query.bounds[:-1], axis=0), key.bounds[:-1], axis=1)
+    total = maps[:, rows, columns] * inside
+    total = np.add.reduceat(np.add.reduceat(total, query.bounds[:-1], axis=1), key.bounds[:-1], axis=2)
+    return (total / np.maximum(count, 1)).astype(np.float32)

@@ -1,0 +1,92 @@
+"""The first screen in words: the model, the input, what was run. Pairs of a label and a sentence, unescaped."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from headscape.captures import Capture
+from headscape.report.gather import Scene
+from headscape.report.text import number
+from headscape.runs import Run
+
+__all__ = ["excerpt", "facts", "title"]
+
+N_EXCERPT = 320  # characters of the input that are quoted
+
+
+def title(run: Run) -> str:
+    """Return what the page is about: the model's name, or the file the attention came from."""
+    model, inputs = run.meta.get("model", {}), run.meta.get("inputs", {})
+    source = str(model.get("source") or inputs.get("file") or run.path.name)
+    return Path(source).name if source.startswith(("/", "./", "../", "~")) else source
+
+
+def facts(run: Run, scene: Scene, capture: Capture | None) -> list[tuple[str, str]]:
+    """Return the lines under the title."""
+    return [("Model", _model(run, scene)), ("Input", _input(run, capture)), ("Run", _run(run, scene))]
+
+
+def _count(n: int, thing: str) -> str:
+    return f"{number(n)} {thing}{'' if n == 1 else 's'}"
+
+
+def _model(run: Run, scene: Scene) -> str:
+    model = run.meta.get("model", {})
+    layers = {(head.block, head.layer) for head in scene.heads}
+    blocks = {head.block for head in scene.heads}
+    parts = []
+    if model.get("family"):
+        parts.append(f"{model['family']}, {model.get('task', 'task unknown')}")
+    parts.append(f"{_count(len(scene.heads), 'head')} in {_count(len(layers), 'layer')}")
+    if len(blocks) > 1:
+        parts.append(f"blocks {', '.join(sorted(blocks))}")
+    if isinstance(model.get("n_parameters"), int):
+        parts.append(f"{number(model['n_parameters'])} parameters")
+    if not model:
+        parts.append("attention imported from a file, no model at hand")
+    return "; ".join(parts)
+
+
+def _input(run: Run, capture: Capture | None) -> str:
+    inputs, config = run.meta.get("inputs", {}), run.meta.get("config", {})
+    n_batch = len(capture) if capture is not None else config.get("batches", 0)
+    kind = inputs.get("kind")
+    if kind == "images":
+        rows, columns = inputs.get("grid", ("?", "?"))
+        return f"{_count(n_batch, 'image')} of {number(inputs.get('images', n_batch))}, {rows} x {columns} patches each"
+    if kind == "text":
+        chosen = f" out of {number(inputs['windows'])}" if isinstance(inputs.get("windows"), int) else ""
+        return (
+            f"{_count(n_batch, 'window')} of {number(config.get('tokens', '?'))} tokens{chosen}, "
+            f"from {_count(int(inputs.get('texts', 1)), 'text')}; one window is one batch"
+        )
+    if inputs.get("file"):
+        shape = " x ".join(str(n) for n in inputs.get("shape", []))
+        return (
+            f"array {shape} (batch, layer, head, query, key), {_count(n_batch, 'batch').replace('batchs', 'batches')}"
+        )
+    return f"{n_batch} batches" if n_batch else "not recorded"
+
+
+def _run(run: Run, scene: Scene) -> str:
+    done = [section.study for section in scene.sections]
+    seed = run.meta.get("config", {}).get("seed")
+    parts = [f"capture{'' if not done else ', ' + ', '.join(done)}"]
+    if scene.missing:
+        parts.append(f"missing: {', '.join(name for name, _ in scene.missing)} (see below)")
+    if seed is not None:
+        parts.append(f"seed {seed}")
+    parts.append(
+        f"headscape {run.meta.get('headscape', 'of unknown version')}, {str(run.meta.get('created', ''))[:10]}"
+    )
+    return "; ".join(parts)
+
+
+def excerpt(capture: Capture | None, inputs: dict[str, object]) -> str:
+    """Return the opening of the first text, empty where the inputs are not text."""
+    if capture is None or inputs.get("kind") != "text":
+        return ""
+    tokens: Sequence[str] = capture.info["blocks"][capture.blocks[0]].get("query_tokens") or []
+    text = " ".join("".join(tokens).split())
+    return text[:N_EXCERPT].strip() + ("…" if len(text) > N_EXCERPT else "")
