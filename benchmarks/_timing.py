@@ -16,11 +16,11 @@ class Times(NamedTuple):
     """Of all threads; hardly feels other work on the machine."""
 
 
-def in_turns(calls: Mapping[str, Callable[[], object]], repeats: int) -> dict[str, Times]:
+def in_turns(calls: Mapping[str, Callable[[], object]], repeats: int, warm: bool = True) -> dict[str, Times]:
     """Run every call once to warm up, then all of them in turns, `repeats` times."""
     walls: dict[str, list[float]] = {name: [] for name in calls}
     cpus: dict[str, list[float]] = {name: [] for name in calls}
-    for call in calls.values():
+    for call in calls.values() if warm else ():
         call()
     for _ in range(repeats):
         for name, call in calls.items():

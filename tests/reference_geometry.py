@@ -81,18 +81,25 @@ def slow_join(distances, merge_scale):
     return {frozenset(cluster) for cluster in clusters.values()}
 
 
-def slow_questionnaire(X, n_iter=3, tree="ward", level_weight=0.0, size_weight=0.5):
+def slow_questionnaire(
+    X,
+    n_iter=3,
+    tree="ward",
+    level_weight=0.0,
+    size_weight=0.5,
+    cosine=slow_cosine,
+    distance=slow_tree_distance,
+):
     """Algorithm 1 with the slow twins of everything but the tree builders; returns the trees."""
-    X = np.asarray(X, dtype=np.float64)
     order = X.ndim
     head = order - 1 if order > 2 else None
     trees = [None] * order
     for axis in range(order):
         if axis != head:
-            G = slow_cosine(X, axis)
+            G = cosine(X, axis)
             trees[axis] = build_tree(1 - G, G, tree, BuildOptions())
     for _ in range(n_iter):
         for axis in [*([head] if head is not None else []), *(a for a in range(order) if a != head)]:
-            D = slow_tree_distance(X, trees, axis, level_weight, size_weight)
+            D = distance(X, trees, axis, level_weight, size_weight)
             trees[axis] = build_tree(D, dual_affinity(D), tree, BuildOptions())
     return trees

@@ -39,6 +39,14 @@ def test_equals_the_direct_sum_beyond_one_tile(shape):
         np.testing.assert_allclose(tree_distance(X.astype("f4"), trees, axis), truth, rtol=1e-5)
 
 
+def test_sums_over_long_axes_stay_precise():
+    rng = np.random.default_rng(11)
+    X = rng.random((3, 20_000, 2))
+    star, pair = PartitionTree.from_labels(np.zeros((1, 20_000), dtype=int)), PartitionTree.dyadic(2)
+    truth = tree_distance(X, [None, star, pair], 0)
+    np.testing.assert_allclose(tree_distance(X.astype(np.float32), [None, star, pair], 0), truth, rtol=1e-5)
+
+
 @given(arrays_on_trees(min_order=2, max_order=3), weights, st.integers(-1000, 1000))
 @QUICK
 def test_is_a_metric_that_ignores_shifts(case, weight, shift):

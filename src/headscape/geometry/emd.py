@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -25,7 +25,7 @@ DEFAULT_MEMORY = 4e9
 """Bytes of working memory allowed unless told otherwise."""
 CHUNK = 64e6
 """Bytes of folder means made at a time: few enough that fresh memory costs little, enough for long rows."""
-_STRIP = 64
+_STRIP = 128
 """Columns of a slice summed at a time: the sums of some hundred folders stay in the second-level cache."""
 
 
@@ -107,28 +107,83 @@ def slice_distance(
     size_weight: float,
     max_memory: float,
     threads: int,
+    leaf_distance: npt.NDArray[np.float64] | None = None,
 ) -> npt.NDArray[np.float64]:
-    """Tree distance with everything at hand: `slices` is contiguous with the compared axis first, `others` fit."""
+    """Tree distance with everything at hand: `slices` is contiguous with the compared axis first, `others` fit.
+
+    Where level_weight is 0, tuples of single leaves add up to the L1 distance of the slices as they are, times
+    prod_b n_b^-size_weight, whatever the trees. Give that distance as `leaf_distance`, (n, n), to save half the work.
+    """
     weights = [folder_weights(tree, level_weight, size_weight) / tree.sizes for tree in others]
-    n, n_first = len(slices), len(weights[0])
+    n, m = len(slices), len(others)
     rows = n + -n % ROWS
-    width = math.prod(len(w) for w in weights[1:])  # columns that one folder of the first other axis makes
-    need = rows * width * slices.itemsize
-    if need > max_memory:
-        raise InputError(
-            f"the tree distance between {n} slices of shape {slices.shape[1:]} needs {need:.3g} bytes at least, "
-            f"max_memory is {max_memory:.3g}; raise it, or shorten the axes"
-        )
-    chunk = min(n_first, max(1, int(min(max_memory, CHUNK)) // need))
-    buffer = np.zeros(rows * width * chunk, dtype=slices.dtype)
+    if leaf_distance is None:
+        groups = [["all"] * m]
+    else:  # the tuples that are not all leaves, by the first axis that has a larger folder
+        groups = [["leaves"] * b + ["larger"] + ["all"] * (m - b - 1) for b in range(m)]
     total = np.zeros((rows, rows))
-    for lo in range(0, n_first, chunk):
-        part = slice(lo, min(lo + chunk, n_first))
-        means = buffer[: rows * width * (part.stop - lo)].reshape(rows, -1)
-        means[n:] = 0
-        _fill_folder_means(slices, others, weights, part, means, threads)
-        add_pairwise_l1(means, total, threads)
-    return symmetric(total[:n, :n])
+    for group in groups:
+        chosen = [_choose(*given) for given in zip(others, weights, group, strict=True)]
+        n_first = len(chosen[0].folders)
+        width = math.prod(len(choice.folders) for choice in chosen[1:])  # columns for one folder of the first axis
+        need = rows * width * slices.itemsize
+        if need > max_memory:
+            raise InputError(
+                f"the tree distance between {n} slices of shape {slices.shape[1:]} needs {need:.3g} bytes at least, "
+                f"max_memory is {max_memory:.3g}; raise it, or shorten the axes"
+            )
+        if not n_first * width:
+            continue
+        chunk = min(n_first, max(1, int(min(max_memory, CHUNK)) // need))
+        buffer = np.zeros(rows * width * chunk, dtype=slices.dtype)
+        for lo in range(0, n_first, chunk):
+            part = chosen[0].part(lo, lo + chunk)
+            means = buffer[: rows * width * len(part.folders)].reshape(rows, -1)
+            means[n:] = 0
+            _fill_folder_means(slices, [part, *chosen[1:]], means, threads)
+            add_pairwise_l1(means, total, threads)
+    distances = symmetric(total[:n, :n])
+    if leaf_distance is not None:
+        distances += leaf_distance * math.prod(tree.n_leaves**-size_weight for tree in others)
+    return distances
+
+
+class _Choice(NamedTuple):
+    """Some folders of a tree, as the kernels want them; arrays but the first are over all folders of the tree."""
+
+    folders: IntArray
+    """Indices into ``tree.folders()`` of those chosen, ascending."""
+    slot: IntArray
+    """Place of each folder among those chosen, or -1."""
+    leaf: IntArray
+    """The leaf of a folder that is one, or -1."""
+    order: IntArray
+    start: IntArray
+    stop: IntArray
+    first: IntArray
+    """First child."""
+    children: IntArray
+    """Number of children, which follow the first."""
+    weight: npt.NDArray[np.float64]
+
+    def part(self, lo: int, hi: int) -> _Choice:
+        """Choose only folders lo..hi of those chosen."""
+        return _with_slots(self, self.folders[lo:hi])
+
+
+def _choose(tree: PartitionTree, weight: npt.NDArray[np.float64], which: str) -> _Choice:
+    """Choose all folders, the leaves, or the larger ones."""
+    folders = tree.folders()
+    leaf = np.where(tree.sizes == 1, tree.order[folders.start], -1)
+    wanted = {"all": np.ones_like(leaf, dtype=bool), "leaves": leaf >= 0, "larger": leaf < 0}[which]
+    arrays = (leaf, tree.order, folders.start, folders.stop, *tree.child_ranges, weight)
+    return _with_slots(_Choice(leaf, leaf, *arrays), np.flatnonzero(wanted))
+
+
+def _with_slots(choice: _Choice, folders: IntArray) -> _Choice:
+    slot = np.full(len(choice.leaf), -1, dtype=np.intp)
+    slot[folders] = np.arange(len(folders))
+    return choice._replace(folders=folders, slot=slot)
 
 
 def _check_trees(
@@ -149,43 +204,35 @@ def _check_trees(
     return others
 
 
-def _fill_folder_means(
-    slices: Floats,
-    others: Sequence[PartitionTree],
-    weights: list[npt.NDArray[np.float64]],
-    part: slice,
-    means: Floats,
-    threads: int,
-) -> None:
-    """Write the weighted means of every slice over all tuples of folders, `part` of the first axis's, to `means`.
+def _fill_folder_means(slices: Floats, chosen: list[_Choice], means: Floats, threads: int) -> None:
+    """Write the weighted means of every slice over all tuples of the chosen folders to `means`.
 
     The first axis is summed first and laid last, so that sums along the others run over contiguous numbers.
     """
-    first, inner = others[0], part.stop - part.start
-    folders = first.folders()
-    cut = (part.start, first.order, folders.start, folders.stop, *first.child_ranges, weights[0])
+    first, inner = slices.shape[1], len(chosen[0].folders)
     leaves = math.prod(slices.shape[2:])
-    leaf = [np.where(tree.sizes == 1, tree.order[tree.folders().start], -1) for tree in others]
 
     def fill(p: int) -> None:
-        current = np.empty((leaves, inner), dtype=slices.dtype) if len(others) > 1 else means[p, None]
-        _sum_leaves(slices[p].reshape(first.n_leaves, leaves), *cut, current)
+        current = np.empty((leaves, inner), dtype=slices.dtype) if len(chosen) > 1 else means[p, None]
+        _sum_first(slices[p].reshape(first, leaves), *chosen[0], current)
         outer, width = 1, leaves * inner
-        for b in range(1, len(others)):
-            tree, count = others[b], len(weights[b])
-            width //= tree.n_leaves
+        for b, choice in enumerate(chosen[1:], start=1):
+            n_leaves, count = slices.shape[b + 1], len(choice.folders)
+            width //= n_leaves
             shape = (outer, count, width)
-            result = means[p].reshape(shape) if b == len(others) - 1 else np.empty(shape, dtype=slices.dtype)
-            _sum_children(current.reshape(outer, tree.n_leaves, width), leaf[b], *tree.child_ranges, weights[b], result)
+            result = means[p].reshape(shape) if b == len(chosen) - 1 else np.empty(shape, dtype=slices.dtype)
+            _sum_next(current.reshape(outer, n_leaves, width), *choice, result)
             current, outer = result, outer * count
 
     run_tasks(fill, [(p,) for p in range(len(slices))], threads)
 
 
 @compiled
-def _sum_leaves(
+def _sum_first(
     rows: Floats,
-    begin: int,
+    folders: IntArray,
+    slot: IntArray,
+    leaf: IntArray,
     order: IntArray,
     start: IntArray,
     stop: IntArray,
@@ -194,66 +241,84 @@ def _sum_leaves(
     weight: npt.NDArray[np.float64],
     out: Floats,
 ) -> None:
-    """out[k, f] = weight[g] * sum of rows[order[start[g]:stop[g]], k] with g = begin + f, in float64.
+    """out[k, slot[f]] = weight[f] * sum over the leaves of f of rows[leaf, k].
 
-    A folder is summed from its children where they are among those asked for, else from its leaves.
+    Children stand behind their parent, so going backwards their sums are ready; those not chosen are summed anew.
     """
-    width, n_folders = out.shape
-    total = np.empty((n_folders, _STRIP))
+    width = rows.shape[1]
+    scale = weight[folders].astype(rows.dtype)
+    # 16 more, or the columns read below would share a few cache lines
+    total = np.empty((len(folders), _STRIP + 16), dtype=rows.dtype)
     for lo in range(0, width, _STRIP):
         n = min(_STRIP, width - lo)
-        for f in range(n_folders - 1, -1, -1):
-            g = begin + f
-            mine = total[f]
-            if count[g] > 0 and first[g] + count[g] <= begin + n_folders:
-                child = total[first[g] - begin]
-                for k in range(n):
-                    mine[k] = child[k]
-                for c in range(first[g] + 1 - begin, first[g] + count[g] - begin):
-                    child = total[c]
-                    for k in range(n):
-                        mine[k] += child[k]
-            else:
-                row = rows[order[start[g]], lo : lo + n]
+        for s in range(len(folders) - 1, -1, -1):
+            f = folders[s]
+            mine = total[s]
+            if leaf[f] >= 0:
+                row = rows[leaf[f], lo : lo + n]
                 for k in range(n):
                     mine[k] = row[k]
-                for p in range(start[g] + 1, stop[g]):
-                    row = rows[order[p], lo : lo + n]
+                continue
+            for k in range(n):
+                mine[k] = 0
+            for c in range(first[f], first[f] + count[f]):
+                if slot[c] >= 0:
+                    child = total[slot[c]]
                     for k in range(n):
-                        mine[k] += row[k]
+                        mine[k] += child[k]
+                else:
+                    for p in range(start[c], stop[c]):
+                        row = rows[order[p], lo : lo + n]
+                        for k in range(n):
+                            mine[k] += row[k]
         for k in range(n):
-            row = out[lo + k]
-            for f in range(n_folders):
-                row[f] = weight[begin + f] * total[f, k]
+            line = out[lo + k]
+            for s in range(len(folders)):
+                line[s] = scale[s] * total[s, k]
 
 
 @compiled
-def _sum_children(
-    rows: Floats, leaf: IntArray, first: IntArray, count: IntArray, weight: npt.NDArray[np.float64], out: Floats
+def _sum_next(
+    rows: Floats,
+    folders: IntArray,
+    slot: IntArray,
+    leaf: IntArray,
+    order: IntArray,
+    start: IntArray,
+    stop: IntArray,
+    first: IntArray,
+    count: IntArray,
+    weight: npt.NDArray[np.float64],
+    out: Floats,
 ) -> None:
-    """out[o, f] = weight[f] * sum over the leaves of f of rows[o, leaf].
+    """out[o, slot[f]] = weight[f] * sum over the leaves of f of rows[o, leaf].
 
-    Children stand behind their parent, so going backwards they are ready; they get their weight once they are summed.
+    Of the children of a chosen folder those that are not leaves are chosen too. They get their weight once the parent
+    has their sum.
     """
-    n_folders, width = out.shape[1], out.shape[2]
+    width = rows.shape[2]
     for o in range(len(rows)):
-        for f in range(n_folders - 1, -1, -1):
-            mine = out[o, f]
+        for s in range(len(folders) - 1, -1, -1):
+            f = folders[s]
+            mine = out[o, s]
             if leaf[f] >= 0:
-                row = rows[o, leaf[f]]
+                row, w = rows[o, leaf[f]], out.dtype.type(weight[f])
                 for k in range(width):
-                    mine[k] = row[k]
+                    mine[k] = w * row[k]
                 continue
+            for k in range(width):
+                mine[k] = 0
             for c in range(first[f], first[f] + count[f]):
-                child, w = out[o, c], out.dtype.type(weight[c])
-                if c == first[f]:
+                if leaf[c] >= 0:
+                    row = rows[o, leaf[c]]
                     for k in range(width):
-                        mine[k] = child[k]
-                        child[k] *= w
+                        mine[k] += row[k]
                 else:
+                    child, w = out[o, slot[c]], out.dtype.type(weight[c])
                     for k in range(width):
                         mine[k] += child[k]
                         child[k] *= w
-        w = out.dtype.type(weight[0])
-        for k in range(width):
-            out[o, 0, k] *= w
+        if len(folders) > 0 and leaf[folders[0]] < 0:  # the root has no parent
+            w = out.dtype.type(weight[folders[0]])
+            for k in range(width):
+                out[o, 0, k] *= w

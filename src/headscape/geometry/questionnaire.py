@@ -18,6 +18,7 @@ from headscape.geometry.build import BuildOptions, build_tree, check_builder
 from headscape.geometry.compression import CompressionSample
 from headscape.geometry.diffusion import one_blas_thread
 from headscape.geometry.emd import DEFAULT_MEMORY, slice_distance
+from headscape.geometry.l1 import ROWS, add_pairwise_l1, symmetric
 from headscape.geometry.memory import check_memory, keeps_layouts
 from headscape.tensor import AttentionTensor
 from headscape.tree import PartitionTree
@@ -198,6 +199,7 @@ class Questionnaire(BaseEstimator):  # type: ignore[misc]  # scikit-learn is unt
                         run.size_weight,
                         self.max_memory,
                         threads,
+                        slices.leaf_distance(axis) if run.level_weight == 0 else None,
                     )
                     distances[axis], affinities[axis] = D, dual_affinity(D, self.eps_scale)
                     trees[axis] = build_tree(D, affinities[axis], self.tree, self._options())
@@ -255,21 +257,40 @@ class _Slices:
         self._threads = threads
         self._keep = keeps_layouts(values.shape, max_memory)
         self._kept: dict[int, Values] = {}
+        self._leaf_distances: dict[int, FloatArray] = {}
 
     def along(self, axis: int) -> Values:
         """Return the array with `axis` first, contiguous."""
+        return self._padded(axis)[: self.work.shape[axis]]
+
+    def leaf_distance(self, axis: int) -> FloatArray:
+        """L1 distances of the slices as they are: a part of every tree distance that no tree changes."""
+        if axis not in self._leaf_distances:
+            padded = self._padded(axis)
+            total = np.zeros((len(padded), len(padded)))
+            add_pairwise_l1(padded.reshape(len(padded), -1), total, self._threads)
+            n = self.work.shape[axis]
+            self._leaf_distances[axis] = symmetric(total[:n, :n])
+        return self._leaf_distances[axis]
+
+    def _padded(self, axis: int) -> Values:
+        """Return the array with `axis` first, and slices of zeros behind, for the kernel."""
         if axis in self._kept:
             return self._kept[axis]
         view = np.moveaxis(self.work, axis, 0)
-        moved = np.empty(view.shape, dtype=np.float32)
+        n = len(view)
+        if axis == 0 and n % ROWS == 0:
+            return self.work
+        if not self._keep:
+            self._kept.clear()  # one at a time
+        padded = np.zeros((n + -n % ROWS, *view.shape[1:]), dtype=np.float32)
 
         def copy(lo: int) -> None:
-            moved[lo : lo + _CACHE_LINE] = view[lo : lo + _CACHE_LINE]
+            padded[lo : min(lo + _CACHE_LINE, n)] = view[lo : lo + _CACHE_LINE]
 
-        run_tasks(copy, [(lo,) for lo in range(0, len(view), _CACHE_LINE)], self._threads)
-        if self._keep:
-            self._kept[axis] = moved
-        return moved
+        run_tasks(copy, [(lo,) for lo in range(0, n, _CACHE_LINE)], self._threads)
+        self._kept[axis] = padded
+        return padded
 
 
 def _others(

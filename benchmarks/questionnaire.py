@@ -1,0 +1,150 @@
+"""The questionnaire beside its slow twin and a version on scipy's cityblock, in one run; and how it grows.
+
+    python benchmarks/questionnaire.py [--threads 2] [--repeats 5] [--growth]
+
+Compilation is cached and left out. Both wall clock and CPU time (of all threads) are given: the second hardly feels
+other work on the machine. The slow twin, a direct sum over all folder tuples, runs on a small tensor only.
+"""
+
+from __future__ import annotations
+
+import argparse
+import cProfile
+import json
+import math
+import pstats
+import resource
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+from scipy.spatial.distance import pdist, squareform
+
+from _timing import in_turns, table
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
+
+from headscape.geometry.affinity import cosine_affinity
+from headscape.geometry.emd import folder_weights
+from headscape.geometry.planted import planted
+from headscape.geometry.questionnaire import Questionnaire
+from headscape.tree import PartitionTree
+from reference_geometry import slow_questionnaire
+
+SHAPES = [(256, 256, 128), (197, 197, 144), (256, 256, 270)]
+SMALL = (24, 24, 16)
+GROWTH = [(64, 64, 32), (128, 128, 64), (256, 256, 128), (256, 256, 270), (512, 512, 270), (1024, 1024, 270)]
+
+
+def scipy_tree_distance(
+    X: np.ndarray, trees: list[PartitionTree], axis: int, level_weight: float, size_weight: float
+) -> np.ndarray:
+    """The tree distance from prefix sums in numpy and scipy's cityblock."""
+    features = np.moveaxis(np.asarray(X, dtype=np.float64), axis, 0)
+    others = [tree for b, tree in enumerate(trees) if b != axis]
+    for b, tree in enumerate(others, start=1):
+        along = np.moveaxis(features, b, 0)[tree.order]
+        sums = np.concatenate([np.zeros((1, *along.shape[1:])), along.cumsum(axis=0)])
+        folders = tree.folders()
+        scale = folder_weights(tree, level_weight, size_weight) / tree.sizes
+        means = (sums[folders.stop] - sums[folders.start]) * scale.reshape(-1, *[1] * (along.ndim - 1))
+        features = np.moveaxis(means, 0, b)
+    return squareform(pdist(features.reshape(len(features), -1), "cityblock"))
+
+
+def attention(shape: tuple[int, int, int]) -> np.ndarray:
+    """Planted attention where it fits, else rows of random weights; float32."""
+    if math.prod(shape) < 2e7 and not any(n < m for n, m in zip(shape, (16, 16, 8), strict=True)):
+        return planted("softmax", shape, noise=1.0).values
+    values = np.random.default_rng(0).random(shape, dtype=np.float32) ** 8
+    values /= values.sum(axis=1, keepdims=True)
+    return values
+
+
+def compare(threads: int, repeats: int) -> None:
+    weights = {"level_weight": 0.0, "size_weight": 1.0, "tree": "flexible"}
+    rows = []
+    for shape in SHAPES:
+        X = attention(shape)
+        default, paper = Questionnaire(n_jobs=threads), Questionnaire.paper(n_jobs=threads)
+        calls: dict[str, Callable[[], object]] = {
+            "ours, default settings": lambda X=X, q=default: q.fit(X),
+            "ours, the paper's settings": lambda X=X, q=paper: q.fit(X),
+        }
+        rows += [["x".join(map(str, shape)), *row] for row in measured(calls, repeats)]
+        if shape == SHAPES[0]:
+            calls = {
+                "scipy cityblock, the paper's settings": lambda X=X: slow_questionnaire(
+                    X, cosine=cosine_affinity, distance=scipy_tree_distance, **weights
+                )
+            }
+            rows += [["x".join(map(str, shape)), *row] for row in measured(calls, 1, warm=False)]
+    X = attention(SMALL)
+    calls = {
+        "ours, the paper's settings": lambda: Questionnaire.paper(n_jobs=threads).fit(X),
+        "scipy cityblock, the paper's settings": lambda: slow_questionnaire(
+            X, cosine=cosine_affinity, distance=scipy_tree_distance, **weights
+        ),
+        "slow twin, the paper's settings": lambda: slow_questionnaire(X, **weights),
+    }
+    rows += [["x".join(map(str, SMALL)), *row] for row in measured(calls, 1)]
+    print(f"{threads} threads for ours, 1 for the others; medians of {repeats}\n")
+    print(table(["shape", "", "seconds", "CPU seconds"], rows))
+    print("\nWhere the time goes, default settings, 1 thread:\n")
+    profile(attention(SHAPES[0]))
+
+
+def measured(calls: dict[str, Callable[[], object]], repeats: int, warm: bool = True) -> list[list[str]]:
+    times = in_turns(calls, repeats, warm)
+    return [[name, f"{time.wall:.3f}", f"{time.cpu:.3f}"] for name, time in times.items()]
+
+
+def profile(X: np.ndarray) -> None:
+    profiler = cProfile.Profile()
+    profiler.runcall(Questionnaire(n_jobs=1).fit, X)
+    stats = pstats.Stats(profiler).stats  # type: ignore[attr-defined]
+    whole = sum(entry[2] for entry in stats.values())
+    top = sorted(stats.items(), key=lambda item: -item[1][2])[:6]
+    print(table(["function", "share"], [[name, f"{entry[2] / whole:.0%}"] for (_, _, name), entry in top]))
+
+
+def growth(threads: int) -> None:
+    rows = []
+    for shape in GROWTH:
+        text = ",".join(map(str, shape))
+        command = [sys.executable, __file__, "--one", text, "--threads", str(threads)]
+        found = json.loads(subprocess.run(command, capture_output=True, check=True, text=True).stdout)
+        rows.append(["x".join(map(str, shape)), f"{found['wall']:.2f}", f"{found['cpu']:.2f}", f"{found['peak']:.2f}"])
+        print(rows[-1], file=sys.stderr)
+    print(f"\nDefault settings, {threads} threads, one run each; memory of the whole process, the array included\n")
+    print(table(["shape", "seconds", "CPU seconds", "peak GB"], rows))
+
+
+def one(shape: tuple[int, int, int], threads: int) -> None:
+    Questionnaire(n_jobs=threads).fit(attention((32, 32, 16)))
+    X = attention(shape)
+    time = in_turns({"": lambda: Questionnaire(n_jobs=threads).fit(X)}, 1, warm=False)[""]
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 / 1e9
+    print(json.dumps({"wall": time.wall, "cpu": time.cpu, "peak": peak}))
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--repeats", type=int, default=5)
+    parser.add_argument("--growth", action="store_true", help="the table of shapes up to (1024, 1024, 270)")
+    parser.add_argument("--one", help=argparse.SUPPRESS)
+    given = parser.parse_args()
+    if given.one:
+        query, key, head = (int(n) for n in given.one.split(","))
+        one((query, key, head), given.threads)
+    elif given.growth:
+        growth(given.threads)
+    else:
+        compare(given.threads, given.repeats)
+
+
+if __name__ == "__main__":
+    main()
