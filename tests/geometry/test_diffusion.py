@@ -44,6 +44,23 @@ def test_lanczos_agrees_with_dense(monkeypatch):
     np.testing.assert_allclose(lanczos.vectors, dense.vectors, atol=1e-7)
 
 
+def test_lanczos_where_there_is_little_to_find(monkeypatch):
+    monkeypatch.setattr(diffusion, "_DENSE_UP_TO", 10)
+    assert not diffusion_map(np.ones((20, 20)), 3).any()
+    blocks = diffusion_map(np.kron(np.eye(3), np.ones((7, 7))), 3)  # eigenvalues 1, 1, 0, 0, ...
+    np.testing.assert_allclose(blocks, np.repeat(blocks[::7], 7, axis=0), atol=1e-9)
+    assert not blocks[:, 2].any()
+    assert len({tuple(row) for row in blocks.round(6)}) == 3
+    monkeypatch.setattr(diffusion.scipy.sparse.linalg, "eigsh", raise_arpack_error)
+    K = random_affinity(np.random.default_rng(3), 30)
+    values, psi, _ = markov_spectrum(K, 4)
+    np.testing.assert_allclose(markov_matrix(K, 1.0) @ psi, psi * values, atol=1e-9)
+
+
+def raise_arpack_error(*args, **kwargs):
+    raise diffusion.scipy.sparse.linalg.ArpackNoConvergence("no", [], [])
+
+
 def test_permuting_points_permutes_rows_and_nothing_else():
     rng = np.random.default_rng(1)
     K = random_affinity(rng, 30)

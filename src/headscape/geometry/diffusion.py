@@ -76,17 +76,26 @@ def markov_spectrum(affinity: npt.ArrayLike, n_components: int, markov_alpha: fl
         S /= np.sqrt(degree)
         S -= v_1[:, None] * v_1
         k = min(n_components, n - 1)
-        if k < 1:
+        if k < 1 or np.linalg.norm(S) < _ZERO:
             return Spectrum(np.zeros(0), np.zeros((n, 0)), stationary)
-        if n <= _DENSE_UP_TO:
-            values, vectors = scipy.linalg.eigh(S, overwrite_a=True, check_finite=False, driver="evd")
-        else:
-            start = np.random.default_rng(0).standard_normal(n)
-            values, vectors = scipy.sparse.linalg.eigsh(S, k=k, which="LM", v0=start)
+        values, vectors = _leading_pairs(S, k)
     leading = np.argsort(-np.abs(values), kind="stable")[:k]
     leading = leading[np.abs(values[leading]) >= _ZERO]
     psi = vectors[:, leading] / v_1[:, None]
     return Spectrum(values[leading], psi * _signs(psi, stationary), stationary)
+
+
+def _leading_pairs(S: FloatArray, k: int) -> tuple[FloatArray, FloatArray]:
+    """At least the k eigenpairs of largest |eigenvalue|; overwrites `S`."""
+    if len(S) > _DENSE_UP_TO:
+        start = np.random.default_rng(0).standard_normal(len(S))
+        try:
+            values, vectors = scipy.sparse.linalg.eigsh(S, k=k, which="LM", v0=start)
+            return values, vectors
+        except scipy.sparse.linalg.ArpackError:  # crowded eigenvalues: all of them, then
+            pass
+    values, vectors = scipy.linalg.eigh(S, overwrite_a=True, check_finite=False, driver="evd")
+    return values, vectors
 
 
 def diffusion_map(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import numpy.typing as npt
+from scipy.sparse.csgraph import connected_components
 from scipy.spatial.distance import pdist, squareform
 
 from headscape.geometry._compiled import compiled
@@ -71,8 +72,6 @@ def _join(distances: FloatArray, merge_scale: float) -> IntArray:
     above = distances[rows, columns]
     median = np.median(above)
     if median == 0:
-        from scipy.sparse.csgraph import connected_components
-
         return np.asarray(connected_components(distances == 0)[1], dtype=np.intp)
     first = np.argsort(above, kind="stable")
     first = first[: max(1, int(np.searchsorted(above[first], median)))]
