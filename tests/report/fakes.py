@@ -76,7 +76,7 @@ def attention(n_layer=4, n_head=3, n_token=24, n_batch=2, mask="causal", seed=0)
 
 
 def make_run(folder, values, *, tokens=None, mask="causal", pixels=None, grid=None, source="made-up", blocks=None):
-    """Write a run directory of attention (batch, layer, head, query, key), one dict of such arrays by block, or both."""
+    """Write a run directory of attention (batch, layer, head, query, key), or of several blocks."""
     folder = Path(folder)
     by_block = blocks or {"decoder": values}
     first = next(iter(by_block.values()))
@@ -151,7 +151,7 @@ def head_figures(n_layer, n_head, n_token=24, n_batch=2, seed=0, with_orders=Tru
     names = ["look at <b>first</b>", "look one back", "look all over"]
     of_group = tree.level(min(1, tree.n_levels - 1))
     level = {f"1:{of_group[np.flatnonzero(group == g)[0]]}": names[g] for g in np.unique(group)} if n > 1 else {}
-    spec = dict(read="Near points are heads that attend alike.", caveat="Nearness is not importance.")
+    spec = {"read": "Near points are heads that attend alike.", "caveat": "Nearness is not importance."}
     return [
         FigureSpec("map", "Map of the heads", "head_map", data, alt="Heads as points", paper="figure 3", **spec),
         FigureSpec(
@@ -163,7 +163,11 @@ def head_figures(n_layer, n_head, n_token=24, n_batch=2, seed=0, with_orders=Tru
             **spec,
         ),
         FigureSpec(
-            "tree", "Tree of the heads", "head_tree", {"labels": tree.labels, "order": tree.order, "names": level}, **spec
+            "tree",
+            "Tree of the heads",
+            "head_tree",
+            {"labels": tree.labels, "order": tree.order, "names": level},
+            **spec,
         ),
         FigureSpec("grid", "Layer by head", "head_grid", {"score": "entropy"}, **spec),
     ]
@@ -173,7 +177,7 @@ def other_figures(seed=0):
     """One figure of every other kind."""
     rng = np.random.default_rng(seed)
     x = np.arange(1, 51)
-    spec = dict(read="Higher is more.", caveat="It proves nothing.", x_label="x <i>", y_label="y")
+    spec = {"read": "Higher is more.", "caveat": "It proves nothing.", "x_label": "x <i>", "y_label": "y"}
     lines = [
         {"name": "own <b>", "x": x, "y": 1 / x, "low": 0.8 / x, "high": 1.2 / x},
         {"name": "null", "x": x, "y": 1 / np.sqrt(x), "dash": "dash"},
@@ -213,7 +217,11 @@ def other_figures(seed=0):
             "maps",
             "Maps",
             "maps",
-            {"panels": [{"name": n, "values": rng.random((12, 12)), "query_tokens": NASTY[:12]} for n in ("one", "two")]},
+            {
+                "panels": [
+                    {"name": n, "values": rng.random((12, 12)), "query_tokens": NASTY[:12]} for n in ("one", "two")
+                ]
+            },
             paper="figure 1",
             **spec,
         ),
@@ -221,7 +229,10 @@ def other_figures(seed=0):
             "table",
             "Table",
             "table",
-            {"columns": ["place", "head", "count"], "rows": [[1, "<i>(3, 7)</i>", 0.5], [2, NASTY[0], np.float64(1234.5)]]},
+            {
+                "columns": ["place", "head", "count"],
+                "rows": [[1, "<i>(3, 7)</i>", 0.5], [2, NASTY[0], np.float64(1234.5)]],
+            },
             paper="table 1",
             **spec,
         ),

@@ -97,7 +97,8 @@ def gather(results: Sequence[Result | Missing], heads: Sequence[HeadId] = ()) ->
     heads
         Heads known from the capture; those the studies name are added behind them.
     """
-    sections, missing = [], []
+    sections: list[Section] = []
+    missing: list[tuple[str, str]] = []
     for item in results:
         if isinstance(item, Result):
             section = _section(item)

@@ -22,7 +22,7 @@ from headscape.report.text import escape, json_for_html, number, visible
 from headscape.results import FigureSpec, Finding
 from headscape.tensor import HeadId
 
-__all__ = ["SCRIPTS", "anchor", "page"]
+__all__ = ["SCRIPTS", "anchor", "page", "table"]
 
 SCRIPTS = ("core.js", "plots.js", "linked.js", "tree.js", "maps.js", "panel.js", "main.js")
 MAX_ROWS = 500  # of a table on the page; the whole of it is in the run directory
@@ -169,9 +169,10 @@ def _body(
     for section in scene.sections:
         yield _study(section, pictures, scene)
     if scene.heads:
+        whose = "the head" if len(scene.heads) == 1 else f"all {number(len(scene.heads))} heads"
         yield (
-            '<section id="all-heads"><details id="heads-table"><summary>All numbers of '
-            f"{'the head' if len(scene.heads) == 1 else f'all {number(len(scene.heads))} heads'}, as a table</summary></details></section>\n"
+            '<section id="all-heads"><details id="heads-table">'
+            f"<summary>All numbers of {whose}, as a table</summary></details></section>\n"
         )
     detail = escape(json.dumps(provenance, indent=1, ensure_ascii=False), 20_000).replace("↵", "\n")
     yield (
@@ -251,7 +252,7 @@ def _card(section: Section, spec: FigureSpec, pictures: dict[str, Any], heads: S
     if drawn.get("type") == "missing":
         inner = f'<p class="problem" role="note">This picture is missing: {escape(drawn["why"])}</p>'
     elif spec.kind == "table":
-        inner = _table(spec.data["columns"], spec.data["rows"], spec.title)
+        inner = table(spec.data["columns"], spec.data["rows"], spec.title)
     elif spec.kind in LINKED:
         still = preview(np.asarray(spec.data["coordinates"]), heads) if spec.kind == "head_map" else ""
         inner = (
@@ -271,7 +272,8 @@ def _card(section: Section, spec: FigureSpec, pictures: dict[str, Any], heads: S
     )
 
 
-def _table(columns: Sequence[Any], rows: Sequence[Sequence[Any]], name: str) -> str:
+def table(columns: Sequence[Any], rows: Sequence[Sequence[Any]], name: str) -> str:
+    """Return an HTML table of at most 500 rows, all text escaped."""
     head = "".join(f'<th scope="col">{escape(column)}</th>' for column in columns)
     lines = []
     for row in rows[:MAX_ROWS]:
@@ -294,4 +296,4 @@ def _right(value: Any) -> str:
 
 
 def _frame(frame: pd.DataFrame, name: str) -> str:
-    return _table(list(frame.columns), frame.to_numpy(dtype=object).tolist(), name)
+    return table(list(frame.columns), frame.to_numpy(dtype=object).tolist(), name)

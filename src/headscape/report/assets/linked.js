@@ -293,6 +293,13 @@ function headMap(box, figure) {
     }
     return baseLayout({ annotations: labelNotes(), uirevision: pair.join(), xaxis: { title: { text: n ? label(pair[0]) : "" }, zeroline: false }, yaxis: { title: { text: n > 1 ? label(pair[1]) : "" }, zeroline: false }, hovermode: "closest" });
   }
+  // plotly takes the start of a turn for a click in 3-D, so there a click is a press without a move
+  let hovered = -1, pressed = null;
+  box.addEventListener("pointerdown", () => { pressed = { ...pointer }; }, true);
+  addEventListener("pointerup", () => {
+    if (solid && pressed && hovered >= 0 && Math.hypot(pointer.x - pressed.x, pointer.y - pressed.y) < 4) select(hovered);
+    pressed = null;
+  }, true);
   const view = addView(box, {
     move: moveInGrid,
     paint() {
@@ -304,10 +311,12 @@ function headMap(box, figure) {
       if (first) {
         box.on("plotly_hover", (event) => {
           const point = event.points[0];
-          if (point.curveNumber === 0) showTip(pointer.x, pointer.y, describe(rows[point.pointNumber]));
+          if (point.curveNumber !== 0) return;
+          hovered = rows[point.pointNumber];
+          showTip(pointer.x, pointer.y, describe(hovered));
         });
-        box.on("plotly_unhover", hideTip);
-        box.on("plotly_click", (event) => { if (event.points[0].curveNumber === 0) select(rows[event.points[0].pointNumber]); });
+        box.on("plotly_unhover", () => { hovered = -1; hideTip(); });
+        box.on("plotly_click", (event) => { if (!solid && event.points[0].curveNumber === 0) select(rows[event.points[0].pointNumber]); });
       }
       return done;
     },

@@ -1,0 +1,110 @@
+"""Figures as files and in notebooks: every kind, every format, the same bytes twice."""
+
+import csv
+import re
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+from fakes import NASTY, FakeResult, attention, frame_of, make_run, other_figures, result_of
+from PIL import Image
+
+from headscape.errors import InputError
+from headscape.report import write_figures
+from headscape.results import FigureSpec
+
+SIGNATURE = {"png": b"\x89PNG", "svg": b"<?xml", "pdf": b"%PDF"}
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory):
+    return make_run(tmp_path_factory.mktemp("runs") / "run", attention(), tokens=(NASTY * 2)[:24])
+
+
+@pytest.mark.parametrize("format", ["png", "svg", "pdf"])
+def test_every_kind_is_written(run, tmp_path, format):
+    result = result_of(4, 3, everything=True)
+    files = write_figures(run, [result, ("prune", "it is damaged")], tmp_path, format)
+    drawn = [path for path in files if path.suffix == f".{format}"]
+    assert len(drawn) == len(result.shown) - 1 + (0 if any(s.paper == "figure 1" for s in result.shown) else 1)
+    for path in drawn:
+        assert path.read_bytes().startswith(SIGNATURE[format])
+    names = {path.name for path in files}
+    assert {f"figure-3-fake-map.{format}", "table-1-fake-table.csv", "figures.csv"} <= names
+    index = list(csv.reader((tmp_path / "figures.csv").open(encoding="utf-8")))
+    assert {row[0] for row in index[1:]} == names - {"figures.csv"} | {"missing: it is damaged"}
+
+
+def test_figure_1_is_made_of_the_capture(run, tmp_path):
+    files = write_figures(run, [result_of(4, 3)], tmp_path)
+    with Image.open(tmp_path / "figure-1-fake-organised-maps.png") as image:
+        assert image.width == pytest.approx(7.0 * 300, abs=2)  # two columns of a page at 300 dots an inch
+    assert tmp_path / "figure-1-fake-organised-maps.png" in files
+
+
+def test_same_figures_same_bytes(run, tmp_path):
+    few = FakeResult(frame_of(4, 3), [s for s in result_of(4, 3, everything=True).shown if s.id in ("tree", "lines")])
+    for format in SIGNATURE:
+        for folder in ("a", "b"):
+            write_figures(run, [few], tmp_path / folder, format)
+    for path in (tmp_path / "a").iterdir():
+        assert path.read_bytes() == (tmp_path / "b" / path.name).read_bytes(), path.name
+
+
+def test_a_figure_that_fails_is_a_line_of_the_index(run, tmp_path):
+    bad = FigureSpec("bad", "Bad", "head_map", {"coordinates": np.zeros((2, 2))}, "Look.")
+    good = FigureSpec("good", "Good", "bars", {"names": ["a"], "values": [1.0]}, "Look.")
+    files = write_figures(run, [FakeResult(frame_of(4, 3), [bad, good])], tmp_path)
+    assert [path.name for path in files] == ["fake-good.png", "figures.csv"]
+    assert "not drawn: 'coordinates' of figure 'bad' has shape (2, 2)" in (tmp_path / "figures.csv").read_text()
+
+
+def test_tables_hold_no_formula(run, tmp_path):
+    rows = [["=HYPERLINK(1)", "+1", -1.5, "@x", "plain"]]
+    table = FigureSpec("t", "T", "table", {"columns": list("abcde"), "rows": rows}, "Look.")
+    write_figures(run, [FakeResult(frame_of(4, 3), [table])], tmp_path)
+    assert list(csv.reader((tmp_path / "fake-t.csv").open()))[1] == ["'=HYPERLINK(1)", "'+1", "-1.5", "'@x", "plain"]
+
+
+def test_unknown_format_lists_the_known(run, tmp_path):
+    with pytest.raises(InputError, match="choose png, svg, pdf"):
+        write_figures(run, [], tmp_path, "gif")
+
+
+@pytest.mark.parametrize(("n_layer", "n_head"), [(1, 1), (1, 5)])
+def test_few_heads_are_drawn(tmp_path, n_layer, n_head):
+    small = make_run(tmp_path / "run", attention(n_layer, n_head, 8, 1))
+    files = write_figures(small, [result_of(n_layer, n_head, 8, 1)], tmp_path / "figures")
+    assert len(files) == 6
+    assert "not drawn" not in (tmp_path / "figures" / "figures.csv").read_text()
+
+
+def test_notebook_shows_findings_and_the_same_pictures():
+    result = result_of(4, 3, everything=True)
+    html = result._repr_html_()
+    assert html.count("data:image/png;base64,") == len(result.shown) - 1
+    assert "✓ The ten least active heads" in html
+    assert "&lt;b&gt;this&lt;/b&gt;" in html
+    assert not re.search(r"<script|<iframe|onerror=['\"]?window|javascript:", re.sub("&lt;.*?&gt;", "", html))
+    assert html.count("<img alt=") == html.count("<img")
+
+
+def test_notebook_says_which_picture_failed():
+    bad = FigureSpec("bad", "A bad one", "lines", {}, "Look.")
+    html = FakeResult(frame_of(1, 2), [bad, other_figures()[2]])._repr_html_()
+    assert "A bad one could not be drawn: KeyError" in html
+    assert html.count("<img") == 1
+
+
+def test_notebook_without_matplotlib_shows_the_table(monkeypatch):
+    for name in [n for n in sys.modules if n.startswith(("headscape.report.notebook", "headscape.report.drawing"))]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    assert FakeResult(frame_of(1, 2))._repr_html_() == frame_of(1, 2).to_html()
+
+
+def test_reporting_imports_neither_plotly_nor_torch():
+    code = "import sys, headscape.report; print({'plotly', 'matplotlib', 'torch'} & set(sys.modules))"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "set()"
