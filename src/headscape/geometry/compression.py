@@ -15,7 +15,7 @@ __all__ = ["CompressionSample"]
 
 _ENTRIES = 2**17
 """Entries of the sample: milliseconds, whatever the size of the array."""
-_SHUFFLES = 4
+_SHUFFLES = 2
 
 
 class CompressionSample:

@@ -25,6 +25,8 @@ DEFAULT_MEMORY = 4e9
 """Bytes of working memory allowed unless told otherwise."""
 CHUNK = 64e6
 """Bytes of folder means made at a time: few enough that fresh memory costs little, enough for long rows."""
+_SLICES = 8
+"""Slices of a task: enough that handing it over costs little beside it."""
 _STRIP = 128
 """Columns of a slice summed at a time: the sums of some hundred folders stay in the second-level cache."""
 
@@ -212,19 +214,22 @@ def _fill_folder_means(slices: Floats, chosen: list[_Choice], means: Floats, thr
     first, inner = slices.shape[1], len(chosen[0].folders)
     leaves = math.prod(slices.shape[2:])
 
-    def fill(p: int) -> None:
-        current = np.empty((leaves, inner), dtype=slices.dtype) if len(chosen) > 1 else means[p, None]
-        _sum_first(slices[p].reshape(first, leaves), *chosen[0], current)
-        outer, width = 1, leaves * inner
-        for b, choice in enumerate(chosen[1:], start=1):
-            n_leaves, count = slices.shape[b + 1], len(choice.folders)
-            width //= n_leaves
-            shape = (outer, count, width)
-            result = means[p].reshape(shape) if b == len(chosen) - 1 else np.empty(shape, dtype=slices.dtype)
-            _sum_next(current.reshape(outer, n_leaves, width), *choice, result)
-            current, outer = result, outer * count
+    def fill(begin: int, end: int) -> None:
+        scratch = np.empty((leaves, inner), dtype=slices.dtype)
+        for p in range(begin, end):
+            current = scratch if len(chosen) > 1 else means[p, None]
+            _sum_first(slices[p].reshape(first, leaves), *chosen[0], current)
+            outer, width = 1, leaves * inner
+            for b, choice in enumerate(chosen[1:], start=1):
+                n_leaves, count = slices.shape[b + 1], len(choice.folders)
+                width //= n_leaves
+                shape = (outer, count, width)
+                result = means[p].reshape(shape) if b == len(chosen) - 1 else np.empty(shape, dtype=slices.dtype)
+                _sum_next(current.reshape(outer, n_leaves, width), *choice, result)
+                current, outer = result, outer * count
 
-    run_tasks(fill, [(p,) for p in range(len(slices))], threads)
+    n = len(slices)
+    run_tasks(fill, [(begin, min(begin + _SLICES, n)) for begin in range(0, n, _SLICES)], threads)
 
 
 @compiled

@@ -73,8 +73,8 @@ def _join(distances: FloatArray, merge_scale: float) -> IntArray:
     median = np.median(above)
     if median == 0:
         return np.asarray(connected_components(distances == 0)[1], dtype=np.intp)
-    first = np.argsort(above, kind="stable")
-    first = first[: max(1, int(np.searchsorted(above[first], median)))]
+    first = np.flatnonzero(above < median)
+    first = first[np.argsort(above[first], kind="stable")] if len(first) else np.argmin(above, keepdims=True)
     clusters = _join_pairs(rows[first], columns[first], above[first], len(distances), median, merge_scale)
     return np.asarray(np.unique(clusters, return_inverse=True)[1], dtype=np.intp).ravel()
 

@@ -248,12 +248,16 @@ class _Slices:
     def __init__(self, values: npt.NDArray[Any], max_memory: float, threads: int) -> None:
         low, high = float(values.min()), float(values.max())
         offset = low if low > high - low else high if high < low - high else 0.0
-        largest = max(high - offset, offset - low)
-        exponent = int(np.frexp(largest)[1])
-        self.unit = float(np.ldexp(1.0, exponent))
+        exponent = int(np.clip(np.frexp(max(high - offset, offset - low))[1], -1000, 1000))
+        self.unit = 2.0**exponent
+        single = values.dtype == np.float32 and offset == 0 and abs(exponent) < 100
+        between = np.float32 if single else np.float64
         self.work: Values = np.empty(values.shape, dtype=np.float32)
-        for i, part in enumerate(values):  # a slice at a time, so that float64 in between stays small
-            self.work[i] = np.ldexp(part.astype(np.float64) - offset, -exponent)
+
+        def scale(i: int) -> None:  # a slice at a time, so that float64 in between stays small
+            self.work[i] = (values[i].astype(between, copy=False) - between(offset)) * between(1 / self.unit)
+
+        run_tasks(scale, [(i,) for i in range(len(values))], threads)
         self._threads = threads
         self._keep = keeps_layouts(values.shape, max_memory)
         self._kept: dict[int, Values] = {}
