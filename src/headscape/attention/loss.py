@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,11 +13,11 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from headscape.attention.models import Model
-from headscape.attention.samples import grouped, samples_of
+from headscape.attention.samples import Sample, grouped, samples_of
 from headscape.attention.sites import run
 from headscape.errors import InputError
 
-__all__ = ["Loss", "loss"]
+__all__ = ["Loss", "Task", "joined", "loss", "task_loss", "tasks_of"]
 
 MASKED_SHARE = 0.15  # of the tokens, as in BERT
 BYTES_A_STEP = 256 << 20  # logits held at once
@@ -45,51 +46,75 @@ class Loss:
         return f"Loss({self.mean:.4f} nats over {len(self.values)} sequences, {self.kind}{extra})"
 
 
-def loss(
-    model: Model, inputs: Any, tokens: int = 256, batches: int | None = None, *, seed: int = 0, grad: bool = False
-) -> Loss:
+@dataclass(frozen=True)
+class Task:
+    """One forward pass whose loss is known: its arguments, and the token or class wanted (-100 where none is)."""
+
+    arguments: dict[str, Tensor]
+    wanted: Tensor
+    n: int
+
+
+def tasks_of(model: Model, samples: Sequence[Sample], seed: int = 0) -> list[Task]:
+    """Group samples into forward passes with their targets; masked models get their seeded masks here.
+
+    Raises an `InputError` for an encoder without an output head: it has no loss of its own.
+    """
+    _check_head(model)
+    if model.images is not None and any(sample.label is None for sample in samples):
+        raise InputError("the loss of a classifier needs labels: pass (images, labels)")
+    longest = max((sample.stored["input_ids"].size for sample in samples if "input_ids" in sample.stored), default=1)
+    n_vocabulary = getattr(model.config, "vocab_size", 1) or 1
+    size = 64 if model.images else max(1, min(8, BYTES_A_STEP // (longest * n_vocabulary * 4)))
+    generator = torch.Generator().manual_seed(seed)
+    tasks = []
+    for arguments, part in grouped(samples, size):
+        if model.images is not None:
+            wanted = torch.tensor([sample.label for sample in part])
+        else:
+            wanted = arguments["input_ids"]
+            if model.task == "masked-lm":
+                hidden = _masked(model, wanted, generator)
+                arguments["input_ids"] = wanted.masked_fill(hidden, model.tokenizer.mask_token_id)
+                wanted = wanted.masked_fill(~hidden, -100)
+        tasks.append(Task(arguments, wanted, len(part)))
+    return tasks
+
+
+def task_loss(model: Model, task: Task) -> tuple[Tensor, Tensor | None]:
+    """Loss of every sequence of a task (n,), with gradients where they are on; and which images were right."""
+    logits = run(model, task.arguments).logits.float()
+    wanted = task.wanted.to(logits.device)
+    if model.images is not None:
+        return F.cross_entropy(logits, wanted, reduction="none"), logits.argmax(1) == wanted
+    if model.task == "causal-lm":
+        logits, wanted = logits[:, :-1], wanted[:, 1:]
+    each = F.cross_entropy(logits.transpose(1, 2), wanted, reduction="none", ignore_index=-100)
+    return each.sum(1) / (wanted != -100).sum(1), None
+
+
+def loss(model: Model, inputs: Any, tokens: int = 256, batches: int | None = None, *, seed: int = 0) -> Loss:
     """Loss per sequence, in nats.
 
     Causal models predict each next token; masked ones 15 % of the tokens, hidden by a seeded choice; encoder-decoders
     repeat the text; classifiers need labels: pass (images, labels) or an .npz with both.
-
-    Raises an `InputError` for an encoder without an output head: it has no loss of its own.
     """
+    _check_head(model)
+    samples, _ = samples_of(model, inputs, tokens, batches, seed=seed)
+    with torch.no_grad():
+        return joined(model, [task_loss(model, task) for task in tasks_of(model, samples, seed)])
+
+
+def _check_head(model: Model) -> None:
     if model.task in ("encoder", "module", "classifier"):
         raise InputError(f"{model.source} ({model.task}) has no language-model or image-classifier head, so no loss")
-    n_vocabulary = getattr(model.config, "vocab_size", 1) or 1
-    samples, _ = samples_of(model, inputs, tokens, batches, seed=seed)
-    size = 64 if model.images else max(1, min(8, BYTES_A_STEP // (tokens * n_vocabulary * 4)))
-    values: list[Tensor] = []
-    correct: list[Tensor] = []
-    generator = torch.Generator().manual_seed(seed)
-    with torch.set_grad_enabled(grad):
-        for arguments, part in grouped(samples, size):
-            if model.task == "image-classifier":
-                if part[0].label is None:
-                    raise InputError("the loss of a classifier needs labels: pass (images, labels)")
-                logits = run(model, arguments).logits.float()
-                labels = torch.tensor([sample.label for sample in part], device=logits.device)
-                values.append(F.cross_entropy(logits, labels, reduction="none"))
-                correct.append(logits.argmax(1) == labels)
-                continue
-            ids = arguments["input_ids"]
-            if model.task == "masked-lm":
-                hidden = _masked(model, ids, generator)
-                arguments["input_ids"] = ids.masked_fill(hidden, model.tokenizer.mask_token_id)
-                wanted = ids.masked_fill(~hidden, -100)
-                logits = run(model, arguments).logits
-            else:
-                logits = run(model, arguments).logits
-                wanted = ids
-                if model.task == "causal-lm":
-                    logits, wanted = logits[:, :-1], ids[:, 1:]
-            wanted = wanted.to(logits.device)
-            each = F.cross_entropy(logits.float().transpose(1, 2), wanted, reduction="none", ignore_index=-100)
-            values.append(each.sum(1) / (wanted != -100).sum(1))
-    whole = torch.cat(values).detach().cpu().double().numpy()
-    right = torch.cat(correct).cpu().numpy() if correct else None
-    return Loss(whole, model.task, right)
+
+
+def joined(model: Model, parts: Sequence[tuple[Tensor, Tensor | None]]) -> Loss:
+    """The losses of several tasks as one."""
+    correct = [right.cpu().numpy() for _, right in parts if right is not None]
+    values = torch.cat([value for value, _ in parts]).detach().cpu().double().numpy()
+    return Loss(values, model.task, np.concatenate(correct) if correct else None)
 
 
 def _masked(model: Model, ids: Tensor, generator: torch.Generator) -> Tensor:

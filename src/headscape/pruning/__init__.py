@@ -1,0 +1,1 @@
+"""Ranking, removing and exporting heads."""
