@@ -238,6 +238,18 @@ def test_heads_of_all_studies_are_joined_by_place():
     assert columns["flag (fake#2)" if "flag (fake#2)" in columns else "flag"] == ["True", "False", "True"]
 
 
+def test_heads_of_two_networks_stay_apart():
+    both = pd.concat([frame_of(1, 2).assign(run=run) for run in ("a", "b")])
+    scene = gather([FakeResult(both)], [HeadId("decoder", 0, 0)])
+    assert [str(head) for head in scene.heads[1:]] == [
+        "a: decoder.0.0",
+        "a: decoder.0.1",
+        "b: decoder.0.0",
+        "b: decoder.0.1",
+    ]
+    assert {column.name for column in scene.columns} == {"entropy", "gain", "role"}
+
+
 @pytest.mark.parametrize(
     "frame",
     [

@@ -138,11 +138,16 @@ def _section(result: Result) -> Section:
 
 def _rows(frame: pd.DataFrame, known: dict[HeadId, int]) -> list[int] | None:
     """Which head each row speaks of; None when the rows are not heads, or a head has several rows."""
-    if not set(PLACE) <= set(frame.columns) or not len(frame) or frame.duplicated(list(PLACE)).any():
+    keys = [*PLACE, *(["run"] if "run" in frame.columns else [])]
+    if not set(PLACE) <= set(frame.columns) or not len(frame) or frame.duplicated(keys).any():
         return None
-    places = frame[list(PLACE)].itertuples(index=False)
+    blocks = frame["block"].astype(str)
+    if "run" in frame.columns:  # heads of several networks: the network is part of their place
+        blocks = frame["run"].astype(str) + ": " + blocks
     try:
-        heads = [HeadId(str(block), int(layer), int(head)) for block, layer, head in places]
+        heads = [
+            HeadId(*place) for place in zip(blocks, frame["layer"].astype(int), frame["head"].astype(int), strict=True)
+        ]
     except (TypeError, ValueError):
         return None
     return [known.setdefault(head, len(known)) for head in heads]
@@ -153,7 +158,7 @@ def _columns(section: Section, n_head: int) -> list[Column]:
     assert section.rows is not None
     found = []
     for name in section.frame.columns:
-        if name in PLACE:
+        if name in PLACE or name == "run":
             continue
         series = section.frame[name]
         if pd.api.types.is_numeric_dtype(series) and not pd.api.types.is_bool_dtype(series):

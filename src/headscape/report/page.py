@@ -214,7 +214,8 @@ def _missing(scene: Scene, maps: HeadMaps) -> str:
         for problem in s.problems
     ]
     lines += [escape(problem[:1].upper() + problem[1:]) for problem in maps.problems]
-    return "".join(f'<p class="problem" role="note">{line}.</p>'.replace("..</p>", ".</p>") for line in lines)
+    items = "".join(f"<li>{line.rstrip('.')}.</li>" for line in lines)
+    return f'<ul class="problem" role="note">{items}</ul>' if lines else ""
 
 
 def _study(section: Section, pictures: dict[str, Any], scene: Scene) -> str:

@@ -99,7 +99,7 @@ def _linked(spec: FigureSpec, section: Section) -> dict[str, Any]:
         data.pop(key, None)
     if data.get("by_batch") is not None:
         data["by_batch"] = _by_batch(data["by_batch"])
-    data["value_label"] = spec.value_label
+    data |= {"x_label": spec.x_label, "y_label": spec.y_label, "value_label": spec.value_label}
     return data
 
 

@@ -264,7 +264,7 @@ function headMap(box, figure) {
       const size = Math.hypot(dx, dy) || 1;
       const where = solid ? { x: at[0], y: at[1], z: at[2] } : { x: at[pair[0]], y: n > 1 ? at[pair[1]] : 0 };
       return { ...where, text: plotText(text.replace(/ *\(.*\)$/, "")), ax: (46 * dx) / size, ay: (46 * dy) / size, arrowcolor: theme.muted, arrowwidth: 1, arrowhead: 0,
-        bgcolor: theme.card, opacity: 0.92, borderpad: 2, font: { size: 12, color: theme.ink } };
+        bgcolor: theme.card, opacity: 0.82, borderpad: 2, font: { size: 12, color: theme.ink } };
     });
   }
   function traces() {
@@ -286,7 +286,8 @@ function headMap(box, figure) {
     ];
   }
   function layout() {
-    const label = (k) => `diffusion coordinate ${k + 1}`;
+    const own = [figure.data.x_label, figure.data.y_label];
+    const label = (k) => plotText(own[k] || `coordinate ${k + 1}`);
     if (solid) {
       const axis = (k) => ({ title: { text: `${k + 1}`, font: { size: 12 } }, gridcolor: theme.line, zerolinecolor: theme.line, tickfont: { size: 9, color: theme.muted }, showbackground: false, nticks: 5, showspikes: false });
       return baseLayout({ margin: { l: 0, r: 0, t: 0, b: 0 }, uirevision: "3d", scene: { uirevision: "3d", annotations: labelNotes(), xaxis: axis(0), yaxis: axis(1), zaxis: axis(2), aspectmode: "cube", dragmode: "orbit", camera: { eye: { x: 1.35, y: 1.35, z: 0.75 } } } });

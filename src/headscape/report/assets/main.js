@@ -103,12 +103,12 @@ async function start() {
     }
     if (!i) {
       document.body.dataset.first = String(Math.round(performance.now()));
-      if (heads.length) select(0);
+      if (heads.length) select(figures[box.dataset.figure].rows?.[0] ?? 0);
     }
     await pause();
   }
   if (!boxes.length && heads.length) select(0);
-  document.body.dataset.ready = "yes";
+  document.body.dataset.ready = String(Math.round(performance.now()));
 }
 
 let resizing = 0;

@@ -92,7 +92,7 @@ async function showMaps(head) {
   const common = { what: root ? "attention" : "score", subject: headName(head), note: "" };
   const query = mapAxis(block.query_tokens, block.query.bounds), key = mapAxis(block.key_tokens, block.key.bounds);
   const models = [{
-    ...common, title: "In reading order", alt: `Attention of ${headName(head)} in batch ${batch.name}, tokens in reading order; the strongest pairs are listed below`,
+    ...common, title: "Original", alt: `Attention of ${headName(head)} in batch ${batch.name}, tokens in their own order; the strongest pairs are listed below`,
     grey: first.grey, query, key, value: valueIn(ranges[0]),
     absent: causal ? (i, j) => key.first(j) > query.members(i).at(-1) + offset : () => false,
   }];
@@ -105,7 +105,7 @@ async function showMaps(head) {
       for (let i = 0, p = 0; i < nQuery; i++) for (let j = 0; j < nKey; j++, p++) grey[p] = first.grey[q.order[i] * nKey + k.order[j]];
     }
     models.push({
-      ...common, title: "Organised", alt: `The same attention with queries and keys in the order of their trees`,
+      ...common, title: "Organised", note: "figure 1 of the paper", alt: `The same attention with queries and keys in the order of their trees`,
       grey, query: oq, key: ok, value: valueIn(ranges[block.coarse ? 1 : 0]),
       absent: causal && !block.coarse ? (i, j) => k.order[j] > q.order[i] + offset : () => false,
     });
@@ -113,7 +113,7 @@ async function showMaps(head) {
   for (const view of openMaps) if (!document.contains(view.canvas) || slot.maps.contains(view.canvas)) openMaps.delete(view);
   const made = models.map(mapFigure);
   slot.maps.replaceChildren(...made.map((m) => m.box));
-  if (models.length < 2) slot.maps.append(el("p", { class: "note", text: "The organised map appears beside this one once the study “organize” has run." }));
+  if (models.length < 2) slot.maps.append(el("p", { class: "note", text: treeId ? "No organised order is known of these tokens." : "The organised map stands here once “headscape organize” has run." }));
   made.forEach((m) => m.view.draw());
   panel.dataset.maps = headId(head);
   showPairs(block, head);
