@@ -1,8 +1,9 @@
 """Runs of every size and sort give a page without an error in the console."""
 
 import numpy as np
+import pandas as pd
 import pytest
-from fakes import FakeResult, attention, frame_of, groups_of, make_run, result_of
+from fakes import FakeResult, attention, frame_of, groups_of, make_run, other_figures, result_of
 
 from headscape.report import write_report
 from headscape.results import FigureSpec
@@ -117,6 +118,46 @@ def test_without_webgl_the_flat_map_is_shown_and_said(tmp_path, visit):
     check(page, 4)
     assert page.is_disabled("[data-view='3d']")
     assert "needs WebGL" in page.inner_text(".head_map figcaption")
+
+
+class Second(FakeResult):
+    """Another study of the same heads, in another order."""
+
+    study = "prune"
+    title = "Which heads can go"
+
+
+def test_a_later_study_is_linked_without_being_known(tmp_path, visit):
+    cost = frame_of(4, 3)[["block", "layer", "head"]].assign(cost=np.arange(12.0)).iloc[::-1]
+    grid = FigureSpec("cost", "Cost of removing a head", "head_grid", {"score": "cost"}, "Bright heads cost most.")
+    run = make_run(tmp_path / "run", attention())
+    page = visit(write_report(run, [result_of(4, 3), Second(cost, [grid])]))
+    check(page, 5)
+    assert [s.get_attribute("id") for s in page.query_selector_all(".study")] == ["study-fake", "study-prune"]
+    shown = page.evaluate("document.querySelector('#fig-prune-cost .plot').data[0].z.map(row => [...row])")
+    assert shown == np.arange(12.0).reshape(4, 3).tolist()
+    page.focus("#fig-prune-cost .plot")
+    page.keyboard.press("ArrowDown")
+    assert page.inner_text("#panel-title") == "Layer 1, head 0"
+    assert "cost\n3 · rank 4 of 12" in page.inner_text("#panel-scores")
+    page.set_viewport_size({"width": 1280, "height": 500})
+    page.evaluate("document.querySelector('#fig-prune-cost').scrollIntoView()")
+    page.wait_for_selector("#float:not([hidden])")  # the panel is out of sight: a way back to it
+    assert page.get_attribute("#float", "href") == "#panel"
+    assert "cost" in page.eval_on_selector_all("#colour option", "options => options.map(o => o.textContent)")
+
+
+def test_a_damaged_capture_leaves_the_studies(tmp_path, visit):
+    run = make_run(tmp_path / "run", attention())
+    run.batch_path(0).write_bytes(b"not a file of tensors")
+    page = visit(write_report(run, [result_of(4, 3)]))
+    check(page, 4)
+    assert "batch-0000.safetensors is damaged" in page.inner_text("#findings")
+    assert page.query_selector("#panel-maps canvas") is None
+    numbers = FakeResult(pd.DataFrame({"batch": [0, 1], "l1": [1.0, 2.0]}), other_figures())
+    page = visit(write_report(run, [numbers], tmp_path / "numbers.html"))
+    check(page, 6)
+    assert page.query_selector("#panel") is None
 
 
 def test_a_bad_figure_is_a_line_in_its_place(tmp_path, visit):

@@ -24,7 +24,7 @@ from headscape.tensor import HeadId
 
 __all__ = ["SCRIPTS", "anchor", "page", "table"]
 
-SCRIPTS = ("core.js", "plots.js", "linked.js", "tree.js", "maps.js", "panel.js", "main.js")
+SCRIPTS = ("core.js", "plots.js", "linked.js", "views.js", "tree.js", "maps.js", "panel.js", "main.js")
 MAX_ROWS = 500  # of a table on the page; the whole of it is in the run directory
 _VERDICT = {True: ("holds", "✓ holds"), False: ("fails", "✗ does not hold"), None: ("plain", "")}
 # order on the page: the map first, it is the picture to start from

@@ -38,7 +38,8 @@ def _model(run: Run, scene: Scene) -> str:
     parts = []
     if model.get("family"):
         parts.append(f"{model['family']}, {model.get('task', 'task unknown')}")
-    parts.append(f"{_count(len(scene.heads), 'head')} in {_count(len(layers), 'layer')}")
+    if scene.heads:
+        parts.append(f"{_count(len(scene.heads), 'head')} in {_count(len(layers), 'layer')}")
     if len(blocks) > 1:
         parts.append(f"blocks {', '.join(sorted(blocks))}")
     if isinstance(model.get("n_parameters"), int):
