@@ -83,6 +83,9 @@ def check_selected(page, layer, head):
     row = layer * N_HEAD + head
     at = int(head_tree(N_LAYER, N_HEAD).leaf_position[row])
     assert {tuple(shape[:2]) for shape in page.evaluate(shapes.format("head_tree"))} == {(at - 0.5, at + 0.5)}
+    n = N_LAYER * N_HEAD
+    whole, own = (-0.5, n - 0.5), (at - 0.5, at + 0.5)
+    assert page.evaluate(shapes.format("head_matrix")) == [[*whole, *own], [*own, *whole]]
     ring = page.evaluate("(t => [t.x[0], t.y[0]])(document.querySelector('.head_map .plot').data.at(-1))")
     assert ring == pytest.approx(RESULT.shown[0].data["coordinates"][row, :2].tolist(), rel=1e-5)
     assert page.inner_text("#panel-title") == f"Layer {layer}, head {head}"
