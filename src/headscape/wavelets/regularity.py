@@ -243,8 +243,8 @@ class _Binned:
 def _check_bins(bins: Bins, shape: tuple[int, ...]) -> None:
     if not len(bins.rms):
         raise InputError(
-            f"the matrix of shape {shape} has no mixed coefficient above round-off: it is constant, or the sum of a "
-            "row and a column term, and has no exponent"
+            f"the matrix of shape {shape} has no mixed coefficient above round-off: it is constant, the sum of a row "
+            "and a column term, or too little of it is present; it has no exponent"
         )
     if len(np.unique(bins.row + bins.col)) < 3:
         raise InputError(

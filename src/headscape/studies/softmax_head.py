@@ -1,0 +1,282 @@
+"""What the softmax study asks of one head: its log-attention, organised, decomposed and compared with softmax."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+from scipy.special import logsumexp
+
+from headscape.errors import InputError
+from headscape.geometry.matrix import organize_matrix
+from headscape.geometry.questionnaire import Questionnaire
+from headscape.tree import PartitionTree
+from headscape.wavelets.paraproduct import Averages, Paraproduct
+from headscape.wavelets.regularity import holder_constants, holder_exponent, mixed_difference
+
+__all__ = [
+    "COLUMNS",
+    "VARIANTS",
+    "Head",
+    "Trees",
+    "as_probabilities",
+    "compare",
+    "log_attention",
+    "measure",
+    "organise",
+    "scales",
+]
+
+FloatArray = npt.NDArray[np.float64]
+BoolArray = npt.NDArray[np.bool_]
+
+ALPHA = 0.25
+"""Exponent for which the constants of eq. 2 are given: the middle of what Theorem 1 admits, 0 < alpha < 1/2."""
+TOP = 5
+VARIANTS = ("paraproduct", "corollary", "boundary", "mean", "linear", "natural", "natural_corollary")
+"""What may stand for softmax(S) of a head: the decomposition on the organised trees, with A' = A'' = exp and with the
+derivatives of Corollary 1; its boundary terms alone; the overall mean alone; the best a + b g; and both decompositions
+on dyadic trees in the natural order."""
+_OF_SHUFFLED = ("shuffled", "shuffled_corollary")
+_DISTANCES = ("error", "kl", "top5")
+_REGULARITY = (
+    *("alpha", "alpha_low", "alpha_high", "alpha_largest", "alpha_query", "alpha_key"),
+    *("alpha_natural", "alpha_shuffled"),
+    *("alpha_coarse", "alpha_residual", "alpha_residual_query", "alpha_residual_key"),
+    *("roughness", "roughness_natural", "roughness_shuffled"),
+    *("constant_query", "constant_key", "constant_mixed", "constant_mixed_natural"),
+)
+_CONDITION = ("spread", "mixed_rms", "mixed_max", "mixed_share", "average_rms", "average_max")
+COLUMNS = (
+    *(f"{variant}_{distance}" for variant in (*VARIANTS, *_OF_SHUFFLED) for distance in _DISTANCES),
+    *_REGULARITY,
+    *_CONDITION,
+)
+"""What `measure` gives, in order."""
+
+
+class Trees(NamedTuple):
+    """A tree for the queries and one for the keys of a head."""
+
+    query: PartitionTree
+    key: PartitionTree
+
+
+def log_attention(scores: npt.ArrayLike, present: BoolArray) -> FloatArray:
+    """Return g = S - logsumexp over the present entries of each row: exp(g) = softmax(S); NaN where absent.
+
+    >>> np.exp(log_attention([[1.0, 9.0], [0.0, 0.0]], np.tri(2, dtype=bool)))
+    array([[1. , nan], [0.5, 0.5]])
+    """
+    masked = np.where(present, np.asarray(scores, dtype=np.float64), -np.inf)
+    if not present.any(axis=1).all():
+        raise InputError(f"query {int(np.argmin(present.any(axis=1)))} has no key to attend to")
+    g = masked - logsumexp(masked, axis=1, keepdims=True)
+    return np.where(present, g, np.nan)
+
+
+def as_probabilities(approximation: FloatArray, present: BoolArray) -> FloatArray:
+    """Clip an approximation at 0 and divide rows by their sums; a row with nothing left becomes uniform."""
+    clipped = np.where(present, np.maximum(approximation, 0.0), 0.0)
+    clipped = np.where(clipped.any(axis=1, keepdims=True), clipped, present)
+    total: FloatArray = clipped.sum(axis=1, keepdims=True)
+    return clipped / total
+
+
+def organise(g: FloatArray, present: BoolArray, settings: Mapping[str, Any]) -> Trees:
+    """Organise the log-attention of one head by the 2-D questionnaire.
+
+    An absent entry is given the mean of its row, so that it says nothing of which keys a query prefers.
+    """
+    filled = np.where(present, g, np.nanmean(g, axis=1, keepdims=True))
+    fit = organize_matrix(filled, Questionnaire(**settings))
+    return Trees(fit.row_tree, fit.col_tree)
+
+
+def shuffled(g: FloatArray, present: BoolArray, random_state: int) -> FloatArray:
+    """The null: the present entries of every row in a random order of keys."""
+    rng = np.random.default_rng(random_state)
+    out = g.copy()
+    for row, here in zip(out, present, strict=True):
+        row[here] = rng.permutation(row[here])
+    return out
+
+
+@dataclass(frozen=True, eq=False)
+class Head:
+    """The log-attention of one head with the averages that stand behind its decompositions."""
+
+    g: FloatArray
+    present: BoolArray
+    trees: Trees
+
+    @property
+    def softmax(self) -> FloatArray:
+        """exp(g), and 0 where absent."""
+        return np.exp(np.where(self.present, self.g, -np.inf))
+
+    def averages(self, trees: Trees | None = None) -> Averages:
+        """Joint means over folder pairs, of the head's own trees or of others."""
+        trees = self.trees if trees is None else trees
+        return Averages(self.g, trees.query, trees.key, self.present)
+
+    def natural(self) -> Trees:
+        """Dyadic trees in the order of the tokens."""
+        return Trees(*(PartitionTree.dyadic(n) for n in self.g.shape))
+
+    def approximation(self, variant: str) -> FloatArray:
+        """One of `VARIANTS`, as it comes out: entries may be negative and rows need not sum to 1; NaN where absent."""
+        if variant in ("paraproduct", "corollary", "boundary"):
+            found = self.averages().paraproduct("corollary" if variant == "corollary" else "exp")
+            return found.boundary if variant == "boundary" else found.approximation
+        if variant in ("natural", "natural_corollary"):
+            return (
+                self.averages(self.natural()).paraproduct("exp" if variant == "natural" else "corollary").approximation
+            )
+        if variant == "mean":
+            return np.where(self.present, np.exp(self.g[self.present].mean()), np.nan)
+        if variant == "linear":
+            return _linear(self.g, self.softmax, self.present)
+        raise InputError(f"unknown variant {variant!r}; there are {', '.join(sorted(VARIANTS))}")
+
+
+def _linear(g: FloatArray, softmax: FloatArray, present: BoolArray) -> FloatArray:
+    """The least-squares a + b g; the mean where g does not vary."""
+    x, y = g[present], softmax[present]
+    x = x - x.mean()
+    slope = float(x @ y / (x @ x)) if (x @ x) > 0 else 0.0
+    out = np.full(g.shape, np.nan)
+    out[present] = y.mean() + slope * x
+    return out
+
+
+def compare(approximation: FloatArray, g: FloatArray, present: BoolArray) -> tuple[float, float, float]:
+    """How far an approximation is from softmax = exp(g): relative error, row KL, overlap of the five largest keys.
+
+    The error is ||approximation - softmax|| / ||softmax|| (Frobenius, as it comes out). KL(approximation || softmax),
+    the mean over rows, is of the clipped and renormalised one: it is finite, since softmax is never 0. The overlap is
+    the mean share of keys in common over queries with more than five keys.
+    """
+    softmax = np.exp(np.where(present, g, -np.inf))
+    error = np.linalg.norm(np.where(present, approximation - softmax, 0.0)) / np.linalg.norm(softmax)
+    q = as_probabilities(approximation, present)
+    log_ratio = np.log(np.where(q > 0, q, 1.0)) - np.where(q > 0, g, 0.0)
+    kl = float((q * log_ratio).sum(axis=1).mean())
+    rows = np.flatnonzero(present.sum(axis=1) > TOP)
+    if not len(rows):
+        return float(error), kl, float("nan")
+    chosen = []
+    for values in (softmax, approximation):
+        order = np.argsort(-np.where(present, values, -np.inf)[rows], axis=1, kind="stable")[:, :TOP]
+        marks = np.zeros((len(rows), present.shape[1]), dtype=bool)
+        np.put_along_axis(marks, order, True, axis=1)
+        chosen.append(marks)
+    return float(error), kl, float((chosen[0] & chosen[1]).sum() / (TOP * len(rows)))
+
+
+def measure(head: Head, settings: Mapping[str, Any], random_state: int = 0) -> tuple[dict[str, float], str]:
+    """Everything the study says of one head on one input, by `COLUMNS`; and a note where something has no value."""
+    g, present = head.g, head.present
+    own, natural_trees = head.averages(), head.natural()
+    natural = head.averages(natural_trees)
+    full = own.paraproduct("exp")
+    found = {"paraproduct": full.approximation, "boundary": full.boundary, "corollary": _corollary(own)}
+    found |= {"natural": natural.paraproduct("exp").approximation, "natural_corollary": _corollary(natural)}
+    found |= {name: head.approximation(name) for name in ("mean", "linear")}
+    mixed_up = shuffled(g, present, random_state)
+    null = Head(mixed_up, present, organise(mixed_up, present, settings))
+    null_averages = null.averages()
+    out: dict[str, float] = {}
+    for name, approximation in found.items():
+        out |= _named(name, compare(approximation, g, present))
+    for name, approximation in (
+        ("shuffled", null_averages.paraproduct("exp").approximation),
+        ("shuffled_corollary", _corollary(null_averages)),
+    ):
+        out |= _named(name, compare(approximation, mixed_up, present))
+    out |= _condition(own)
+    regularity, note = _regularity(head, natural_trees, null, full)
+    out |= regularity
+    return {name: out.get(name, float("nan")) for name in COLUMNS}, note
+
+
+def _corollary(averages: Averages) -> FloatArray:
+    return averages.paraproduct("corollary").approximation
+
+
+def _named(variant: str, distances: tuple[float, float, float]) -> dict[str, float]:
+    return {f"{variant}_{name}": value for name, value in zip(_DISTANCES, distances, strict=True)}
+
+
+def _condition(averages: Averages) -> dict[str, float]:
+    """What Corollary 1 needs: averages that go to 0 (of g less its mean), so that e^average is 1; in nats."""
+    present = averages.present
+    rows, columns = averages.n_scales
+    g = averages.values[present] - averages.mean
+    mixed = averages.values - averages.at(rows, 0) - averages.at(0, columns) + averages.mean
+    mixed = mixed[present]
+    points, counts = averages.base_points()
+    points = points - averages.mean
+    variance = float((g**2).mean())
+    return {
+        "spread": float(np.sqrt(variance)),
+        "mixed_rms": float(np.sqrt((mixed**2).mean())),
+        "mixed_max": float(np.abs(mixed).max()),
+        "mixed_share": float((mixed**2).mean()) / variance if variance > 0 else float("nan"),
+        "average_rms": float(np.sqrt((points**2 * counts).sum() / counts.sum())),
+        "average_max": float(np.abs(points).max()),
+    }
+
+
+def _regularity(head: Head, natural: Trees, null: Head, full: Paraproduct) -> tuple[dict[str, float], str]:
+    g, present, trees = head.g, head.present, head.trees
+    out = {
+        "roughness": mixed_difference(g, trees.query.order, trees.key.order, present),
+        "roughness_natural": mixed_difference(g, None, None, present),
+        "roughness_shuffled": mixed_difference(null.g, null.trees.query.order, null.trees.key.order, present),
+    }
+    out |= {
+        f"constant_{name}": value
+        for name, value in zip(
+            ("query", "key", "mixed"), holder_constants(g, *trees, ALPHA, present, n_samples=5000), strict=True
+        )
+    }
+    out["constant_mixed_natural"] = holder_constants(g, *natural, ALPHA, present, n_samples=5000).mixed
+    # of the head as it is: the theorem does not take noise out. Theorem 1 is about scales above the finest, at which
+    # the residual still holds mixed differences of its own.
+    coarse = {"n_draws": 0, "leave_finest": True}
+    asked: dict[str, tuple[FloatArray, Trees, dict[str, Any], dict[str, str]]] = {
+        "": (g, trees, {}, {"alpha_largest": "holder", "alpha_query": "row", "alpha_key": "col"}),
+        "_natural": (g, natural, {"n_draws": 0}, {}),
+        "_shuffled": (null.g, null.trees, {"n_draws": 0}, {}),
+        "_coarse": (g, trees, coarse, {}),
+        "_residual": (full.residual, trees, coarse, {"alpha_residual_query": "row", "alpha_residual_key": "col"}),
+    }
+    note = ""
+    for name, (matrix, on, options, more) in asked.items():
+        try:
+            fit = holder_exponent(matrix, *on, present, noise="none", **options)
+        except InputError as error:  # uniform attention, or too few tokens for a slope
+            note = note or str(error)
+            continue
+        out |= {f"alpha{name}": fit.exponent} | {column: getattr(fit, part) for column, part in more.items()}
+        if not name:
+            out |= {"alpha_low": fit.interval[0], "alpha_high": fit.interval[1]}
+    return out, note
+
+
+def scales(head: Head, n_octaves: tuple[int, int]) -> FloatArray:
+    """Residual and exact mixed terms by octave of folders, (2, n_query_octaves, n_key_octaves), over ||softmax||.
+
+    Scale j of a tree belongs to octave round(log2(number of folders of level j)): 0 is the step down from the root.
+    """
+    terms = head.averages().paraproduct("exp").terms
+    octaves = [np.rint(np.log2(tree.counts[:-1])).astype(np.intp) for tree in head.trees]
+    out = np.zeros((2, *n_octaves))
+    for energy, norm in zip(out, (terms.residual, terms.exact), strict=True):
+        np.add.at(energy, np.ix_(*octaves), norm**2)
+    shares: FloatArray = np.sqrt(out) / np.linalg.norm(head.softmax)
+    return shares
