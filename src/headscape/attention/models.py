@@ -239,14 +239,15 @@ def _from_folder(folder: Path, source: str, device: str, dtype: str, random_init
     import torch
     import transformers
 
+    from headscape.attention.ragged import PLAN_FILE, RAGGED_NOTE, ragged_class
+
     if not (folder / "config.json").is_file():
         _weights_in(folder)
         raise InputError(f"{folder} has no config.json; a model folder has one beside its weights")
-    if (folder / "headscape-module.json").is_file():
-        raise InputError(f"{folder} was exported by a newer headscape")
     weights = _weights_in(folder)
     torch_dtype = getattr(torch, dtype)
-    notes: list[str] = []
+    ragged = (folder / PLAN_FILE).is_file()
+    notes = [RAGGED_NOTE] if ragged else []
     with quiet():
         try:
             config = transformers.AutoConfig.from_pretrained(folder, local_files_only=True)
@@ -254,11 +255,12 @@ def _from_folder(folder: Path, source: str, device: str, dtype: str, random_init
             raise InputError(f"{folder}: {str(error).splitlines()[0]}") from None
         named = (config.architectures or [None])[0]
         kind: Any = getattr(transformers, named or "", None) or transformers.AutoModel
+        kind = ragged_class(kind, folder) if ragged else kind
         options = {"dtype": torch_dtype, "local_files_only": True, "use_safetensors": True}
         if random_init is None:
             module, info = kind.from_pretrained(folder, output_loading_info=True, **options)
             missing = sorted(info["missing_keys"])
-            if missing and kind is not transformers.AutoModel:
+            if missing and kind is not transformers.AutoModel and not ragged:
                 # a head without weights would be random: the backbone alone is what the folder really holds
                 notes.append(f"{named}: no weights for {missing[0]}; loaded the backbone alone")
                 module, info = transformers.AutoModel.from_pretrained(folder, output_loading_info=True, **options)
