@@ -1,0 +1,281 @@
+"""Twins: a copy of a network without some of its heads, in one of three forms; the network itself is left alone.
+
+A twin shares all weights with its original but those it changes, so it costs little memory.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+import numpy.typing as npt
+import torch
+from torch import Tensor, nn
+
+from headscape.attention.models import Model
+from headscape.attention.projections import (
+    Layout,
+    columns_of,
+    input_width,
+    keep_heads,
+    layout_of,
+    output_projections,
+    set_bias,
+    zero_inputs,
+)
+from headscape.attention.ragged import LayerPlan, cut_layer
+from headscape.attention.sites import Site
+from headscape.errors import InputError
+from headscape.tensor import HeadId
+
+__all__ = ["Twin", "masked", "ragged", "uniform"]
+
+Means = Mapping[HeadId, npt.NDArray[Any]]
+BIAS_BY_CONFIG = ("gemma", "gemma2", "gemma3_text", "llama", "qwen3")  # attention_bias=True: for q, k, v and W_O alike
+
+
+@dataclass(frozen=True)
+class Twin:
+    """The changed copy; `zeroed` are heads that are still there with a zero output; `plans` only for ragged."""
+
+    module: nn.Module
+    zeroed: tuple[HeadId, ...] = ()
+    plans: tuple[LayerPlan, ...] = ()
+    notes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class _Request:
+    """What is to be removed, {site: heads}, and where the output projections are, {site: module}."""
+
+    model: Model
+    heads: Mapping[str, list[int]]
+    means: Means | None
+    outputs: dict[str, str] = field(init=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "outputs", output_projections(self.model))
+
+    def twin(self) -> Any:
+        """A copy of the network that shares its parameters and buffers."""
+        shared: dict[int, Any] = {id(p): p for p in (*self.model.module.parameters(), *self.model.module.buffers())}
+        return copy.deepcopy(self.model.module, shared)
+
+    def constants(self) -> dict[str, Tensor]:
+        """What the removed heads put out on average, after the output projection: W_O mean, {site: (out,)}."""
+        sites = {site.name: site for site in self.model.sites}
+        return {} if self.means is None else {name: self._constant(sites[name], self.means) for name in self.heads}
+
+    def _constant(self, site: Site, means: Means) -> Tensor:
+        output = self.model.module.get_submodule(self.outputs[site.name])
+        weight = columns_of(output).double()
+        dim = input_width(output) // site.n_heads
+        total = weight.new_zeros(len(weight))
+        for h in self.heads[site.name]:
+            if site.heads[h] not in means:
+                raise InputError(f"means lack head {site.heads[h]}; take them from mean_outputs of the same model")
+            mean = torch.as_tensor(means[site.heads[h]], dtype=torch.float64, device=weight.device)
+            if mean.shape != (dim,):
+                raise InputError(f"the mean of head {site.heads[h]} has shape {tuple(mean.shape)}, its output ({dim},)")
+            total += weight[:, h * dim : (h + 1) * dim] @ mean
+        return total
+
+    def layouts(self) -> dict[str, Layout]:
+        """How every layer of the intact network holds its heads; raises where that is not understood."""
+        part = self.model.module.get_submodule
+        return {s.name: layout_of(part(s.name), part(self.outputs[s.name]), s.n_heads) for s in self.model.sites}
+
+
+def _add_constant(output: Any, constant: Tensor) -> None:
+    set_bias(output, constant if output.bias is None else output.bias.detach().double() + constant)
+
+
+def _add_stock_biases(request: _Request, network: Any) -> None:
+    """Fold mean outputs into the output bias of a network that keeps its stock architecture."""
+    outputs = {name: network.get_submodule(path) for name, path in request.outputs.items()}
+    family = str(network.config.model_type)
+    if any(output.bias is None for output in outputs.values()):
+        if family not in BIAS_BY_CONFIG:
+            raise InputError(
+                f"{family} has no bias behind its heads to keep their mean in; export it as 'ragged', or without means"
+            )
+        network.config.attention_bias = True
+        for name, layout in request.layouts().items():
+            module = network.get_submodule(name)
+            for linear in (*(getattr(module, part) for part in layout.maps), outputs[name]):
+                if linear.bias is None:
+                    set_bias(linear)
+    for name, constant in request.constants().items():
+        _add_constant(outputs[name], constant)
+
+
+def masked(model: Model, heads: Mapping[str, list[int]], means: Means | None) -> Twin:
+    """The same architecture; the columns of W_O that read the removed heads are zero.
+
+    W_V is never touched: with grouped queries the other heads of the group use it.
+    """
+    request = _Request(model, heads, means)
+    network = request.twin()
+    sites = {site.name: site for site in model.sites}
+    for name, found in heads.items():
+        zero_inputs(network.get_submodule(request.outputs[name]), sites[name].n_heads, found)
+    if means is not None:
+        _add_stock_biases(request, network)
+    return Twin(network, tuple(sites[name].heads[h] for name, found in heads.items() for h in found))
+
+
+def ragged(model: Model, heads: Mapping[str, list[int]], means: Means | None) -> Twin:
+    """Every layer keeps just its own heads: weights are cut, key/value heads without a query go too."""
+    request = _Request(model, heads, means)
+    network = request.twin()
+    layouts = request.layouts()
+    constants = request.constants()
+    plans = []
+    for site in model.sites:
+        if site.name not in heads:
+            continue
+        output: Any = network.get_submodule(request.outputs[site.name])
+        kept = tuple(h for h in range(site.n_heads) if h not in heads[site.name])
+        key_values = tuple(h // layouts[site.name].group for h in kept)
+        bias = output.bias is None and site.name in constants
+        plan = LayerPlan(site.name, request.outputs[site.name], site.n_heads, kept, key_values, bias)
+        if site.name in constants:
+            _add_constant(output, constants[site.name])
+        cut_layer(network, plan)
+        plans.append(plan)
+    empty = [f"{site.block}.{site.layer}" for site, plan in _paired(model.sites, plans) if not plan.heads]
+    notes = (f"without any head: layer {', '.join(empty)}",) if empty else ()
+    return Twin(network, plans=tuple(plans), notes=notes)
+
+
+def _paired(sites: Iterable[Site], plans: Iterable[LayerPlan]) -> list[tuple[Site, LayerPlan]]:
+    by_name = {site.name: site for site in sites}
+    return [(by_name[plan.name], plan) for plan in plans]
+
+
+class _Stock(NamedTuple):
+    """How a stock configuration says the number of heads, and whether the hidden size must be a multiple of it."""
+
+    heads: str
+    kv_heads: str | None
+    dim: str
+    divides: bool
+
+
+_LLAMA = _Stock("num_attention_heads", "num_key_value_heads", "head_dim", divides=True)
+_QWEN = _LLAMA._replace(divides=False)
+UNIFORM = {
+    "gemma": _LLAMA,
+    "gemma2": _LLAMA,
+    "gemma3_text": _LLAMA,
+    "llama": _LLAMA,
+    "mistral": _QWEN,
+    "qwen2": _QWEN,
+    "qwen3": _QWEN,
+    "t5": _Stock("num_heads", None, "d_kv", divides=False),
+    "vit": _Stock("num_attention_heads", None, "head_dim", divides=False),
+}
+
+
+def uniform(model: Model, heads: Mapping[str, list[int]], means: Means | None) -> Twin:
+    """A stock configuration with fewer heads: as many key/value heads, and queries to each, in every layer.
+
+    Every layer must keep the same numbers. Where the choice of heads does not, heads to be removed stay, with zeroed
+    columns of W_O, up to the smallest numbers the configuration accepts.
+    """
+    family = str(model.module.config.model_type)  # type: ignore[union-attr]
+    if family not in UNIFORM:
+        raise InputError(
+            f"no stock configuration of {family} has fewer heads of the same size, since heads times head size must be "
+            f"its hidden size; export it as 'ragged' (smaller) or 'masked' (loads everywhere). 'uniform' is for "
+            f"{', '.join(sorted(UNIFORM))}"
+        )
+    stock = UNIFORM[family]
+    request = _Request(model, heads, means)
+    network = request.twin()
+    layouts = request.layouts()
+    kept = _kept(model, heads, shared=family == "t5")
+    some = next(iter(layouts.values()))
+    if any(layout != some for layout in layouts.values()):
+        raise InputError(f"the layers of {model.source} differ in their heads; export it as 'ragged'")
+    n_kv, size = _smallest(model, family, stock, some, kept)
+    zeroed: list[HeadId] = []
+    for site in model.sites:
+        module: Any = network.get_submodule(site.name)
+        output = network.get_submodule(request.outputs[site.name])
+        chosen, kv_heads = _fill(kept[site.name], n_kv, size, some)
+        surplus = [h for h in chosen if h in heads.get(site.name, ())]
+        zero_inputs(output, site.n_heads, surplus)
+        zeroed += [site.heads[h] for h in surplus]
+        if hasattr(module, "relative_attention_bias"):
+            table = module.relative_attention_bias
+            table.weight = nn.Parameter(table.weight.detach()[:, chosen])
+        keep_heads(module, output, some, chosen, kv_heads)
+    setattr(network.config, stock.heads, n_kv * size)
+    setattr(network.config, stock.dim, some.dim)
+    if stock.kv_heads is not None:
+        setattr(network.config, stock.kv_heads, n_kv)
+    if means is not None:
+        _add_stock_biases(request, network)
+    groups = f" in {n_kv} groups" if size > 1 else ""
+    note = f"{len(zeroed)} of the heads to be removed stay as zeros: every layer needs {n_kv * size} heads{groups}"
+    return Twin(network, tuple(zeroed), notes=(note,) if zeroed else ())
+
+
+def _kept(model: Model, heads: Mapping[str, list[int]], shared: bool) -> dict[str, list[int]]:
+    """The heads each layer keeps; `shared`: self-attention of a stack must keep the same (T5's position bias)."""
+    kept = {s.name: [h for h in range(s.n_heads) if h not in heads.get(s.name, ())] for s in model.sites}
+    for block in {site.block for site in model.sites if shared and not site.block.endswith(".cross")}:
+        names = [site.name for site in model.sites if site.block == block]
+        union = sorted(set().union(*(kept[name] for name in names)))
+        kept |= dict.fromkeys(names, union)
+    return kept
+
+
+def _groups(kept: list[int], layout: Layout) -> list[list[int]]:
+    """The kept heads by the key/value head they share."""
+    return [[h for h in kept if h // layout.group == j] for j in range(layout.n_kv_heads)]
+
+
+def _smallest(
+    model: Model, family: str, stock: _Stock, layout: Layout, kept: Mapping[str, list[int]]
+) -> tuple[int, int]:
+    """The cheapest (key/value heads, queries to each) that holds every layer's heads and a stock config describes."""
+    by_layer = [_groups(found, layout) for found in kept.values()]
+    least_kv = max(1, *(sum(bool(group) for group in groups) for groups in by_layer))
+    least_size = max(1, *(len(group) for groups in by_layer for group in groups))
+    hidden = int(getattr(model.config, "hidden_size", 0))
+    valid = [
+        (n_kv, size)
+        for n_kv in range(1, layout.n_kv_heads + 1)
+        for size in range(1, layout.group + 1)
+        if n_kv * size < layout.n_heads and not (stock.divides and hidden % (n_kv * size))
+    ]
+    fitting = [(n_kv, size) for n_kv, size in valid if n_kv >= least_kv and size >= least_size]
+    if not fitting:
+        counts = ", ".join(str(n) for n in sorted({n_kv * size for n_kv, size in valid})) or "no other number of"
+        most = f"{least_kv} heads"
+        if layout.group > 1:
+            most = f"heads of {least_kv} key/value groups, and another or the same {least_size} heads of one group"
+        raise InputError(
+            f"no stock configuration of {family} describes this choice: every layer needs the same number of heads, "
+            f"fewer than {layout.n_heads} ({counts} are valid), and some layer keeps {most}; remove more from that "
+            "layer, or export it as 'ragged' (smaller) or 'masked' (loads everywhere)"
+        )
+    # W_Q and W_O have n_kv * size heads, W_K and W_V n_kv
+    return min(fitting, key=lambda pair: (pair[0] * (pair[1] + 1), pair))
+
+
+def _fill(kept: list[int], n_kv: int, size: int, layout: Layout) -> tuple[list[int], list[int]]:
+    """Add heads, lowest first, until there are `n_kv` groups of `size`; returns query heads and key/value heads."""
+    groups = _groups(kept, layout)
+    by_need = sorted(range(layout.n_kv_heads), key=lambda j: (not groups[j], j))
+    kv_heads = sorted(by_need[:n_kv])
+    chosen = []
+    for j in kv_heads:
+        members = range(j * layout.group, (j + 1) * layout.group)
+        spare = [h for h in members if h not in groups[j]]
+        chosen += sorted(groups[j] + spare[: size - len(groups[j])])
+    return chosen, kv_heads
