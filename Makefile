@@ -5,12 +5,12 @@ BIN := $(VENV)/bin
 MODELS := smollm2-135m minilm-l6 gemma3-270m mpnet-base
 export OMP_NUM_THREADS ?= 2
 
-.PHONY: demo test lint fetch bench clean
+.PHONY: demo test lint fetch browser bench clean
 
 demo: $(VENV)/.run
 	$(BIN)/headscape demo
 
-test: $(VENV)/.dev lint fetch
+test: $(VENV)/.dev lint fetch browser
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadgroup
 
 lint: $(VENV)/.dev
@@ -21,6 +21,11 @@ lint: $(VENV)/.dev
 
 fetch: $(VENV)/.dev
 	$(BIN)/headscape models $(addprefix --get ,$(MODELS))
+
+# the report is tested in a real browser: Debian's Chromium, unless HEADSCAPE_CHROMIUM names another
+browser:
+	@test -n "$$HEADSCAPE_CHROMIUM" || command -v chromium >/dev/null || command -v google-chrome >/dev/null || \
+	  { apt-get update -qq && apt-get install -y -qq --no-install-recommends chromium fonts-dejavu-core; }
 
 bench: $(VENV)/.dev
 	for file in benchmarks/[a-z]*.py; do $(BIN)/python $$file || exit 1; done

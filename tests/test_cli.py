@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 import headscape as hs
+from headscape.cli import main
 from test_runs import attention
 
 sys.path.insert(0, str(__import__("pathlib").Path(__file__).parent / "attention"))
@@ -104,7 +105,8 @@ def test_import_makes_a_run(tmp_path):
     assert hs.open_capture(tmp_path / "runs" / "a").tensor(0).shape == (5, 5, 6)
 
 
-def test_mistakes_are_one_line_and_exit_code_two(tiny, tmp_path):
+def test_mistakes_are_one_line_and_exit_code_two(tiny, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
     folder, text = tiny
     (tmp_path / "empty.txt").write_text("")
     (tmp_path / "short.txt").write_text("w1 w2")
@@ -127,7 +129,11 @@ def test_mistakes_are_one_line_and_exit_code_two(tiny, tmp_path):
         (["models", "--get", "nope"], "no bundled model"),
         (["check", "missing.gguf"], "no file"),
     ]:
-        done = headscape(*arguments, cwd=tmp_path)
+        monkeypatch.setattr(sys, "argv", ["headscape", *map(str, arguments)])
+        with pytest.raises(SystemExit) as stopped:
+            main()
+        printed = capsys.readouterr()
+        done = subprocess.CompletedProcess(arguments, stopped.value.code, printed.out, printed.err)
         assert message in one_line_error(done, 2)
         assert not (tmp_path / "run").exists()
 

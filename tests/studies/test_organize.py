@@ -61,7 +61,7 @@ def test_entropies_are_those_of_the_batch_on_its_own_trees(run):
     fit = hs.Questionnaire().fit(X)
     own = hs.head_entropies(X, fit.trees_)
     np.testing.assert_allclose(result.entropies[1], own[list(ENTROPIES)].to_numpy().T, rtol=1e-12)
-    np.testing.assert_array_equal(result.query_orders[1], fit.orders_.query)
+    np.testing.assert_array_equal(result.query_trees[1].order, fit.orders_.query)
 
 
 def test_saved_and_loaded_results_are_equal(run):
@@ -69,6 +69,7 @@ def test_saved_and_loaded_results_are_equal(run):
     result = organize(path)
     loaded = OrganizeResult.load(path / "organize")
     assert loaded.tree == result.tree and loaded.settings == result.settings
+    assert loaded.query_trees == result.query_trees and loaded.key_trees == result.key_trees
     np.testing.assert_array_equal(loaded.entropies, result.entropies)
     assert [f.text for f in loaded.findings()] == [f.text for f in result.findings()]
     assert [f.id for f in loaded.figures()] == [f.id for f in result.figures()]

@@ -143,7 +143,7 @@ def _report(path: Path, figures: Path | None, form: str, show: bool, quiet: bool
     page = write_report(opened, results)
     if figures is not None:
         written = write_figures(opened, results, figures, format=form)  # type: ignore[arg-type]
-        sayer(quiet)(f"{len(written)} figures in {figures}")
+        sayer(quiet)(f"{len(written)} files in {figures}")
     out.print(f"{page.resolve()} ({human_bytes(page.stat().st_size)})", soft_wrap=True, highlight=False)
     if show:
         webbrowser.open(page.resolve().as_uri())

@@ -233,6 +233,10 @@ def _induction(
     return {name: np.array([found[head] for head in captured.heads(block)]) for name, found in scores.items()}
 
 
+def _tree(found: Mapping[str, npt.NDArray[Any]], axis: str) -> PartitionTree:
+    return PartitionTree.from_labels(found[f"labels_{axis}"], order=found[f"order_{axis}"])
+
+
 def _summarise(
     captured: Capture,
     facts: Mapping[str, Any],
@@ -288,7 +292,7 @@ def _summarise(
         network_decay=stack("network_decay"),
         null_network_decay=stack("null_network_decay"),
         compression=np.array([found["compression"][-1] for found in arrays]),
-        query_orders=[found["order_query"] for found in arrays],
-        key_orders=[found["order_key"] for found in arrays],
+        query_trees=[_tree(found, "query") for found in arrays],
+        key_trees=[_tree(found, "key") for found in arrays],
         settings=dict(facts),
     )

@@ -9,6 +9,7 @@ import pandas as pd
 
 from headscape.results import FigureSpec, bootstrap
 from headscape.studies.organize_result import DECAY_RANKS, ENTROPIES, EVEN_ORDER
+from headscape.wavelets.haar import inverse_haar_transform
 
 if TYPE_CHECKING:
     from headscape.studies.organize_result import OrganizeResult
@@ -18,7 +19,8 @@ __all__ = ["figures"]
 
 def figures(r: OrganizeResult) -> list[FigureSpec]:
     """All figures, in the order in which a reader should meet them."""
-    found = [_map(r), _matrix(r), _tree(r), _grid(), _entropies(r), _decay(r), _network_decay(r), _energy_figure(r)]
+    found = [_map(r), _matrix(r), _tree(r), _grid(), _entropies(r), _decay(r), _basis(r)]
+    found += [_network_decay(r), _energy_figure(r)]
     if r.n_batches > 1:
         found.append(_table("table1", "Heads at the ends, batch after batch", r.table1(), "table 1"))
     found.append(_table("table2", "Entropy of the network by batch", r.table2(), "table 2"))
@@ -32,8 +34,10 @@ def _map(r: OrganizeResult) -> FigureSpec:
         "head_map",
         {
             "coordinates": r.coordinates,
-            "query_orders": list(r.query_orders),
-            "key_orders": list(r.key_orders),
+            "query_orders": [tree.order for tree in r.query_trees],
+            "key_orders": [tree.order for tree in r.key_trees],
+            "query_trees": [tree.labels for tree in r.query_trees],
+            "key_trees": [tree.labels for tree in r.key_trees],
             "decay": {
                 "heads": r.decay.T,
                 "null": r.null_decay.T,
@@ -134,6 +138,24 @@ def _decay(r: OrganizeResult) -> FigureSpec:
         x_label="coefficient, by falling support",
         y_label="|coefficient|",
         log_y=True,
+        paper="figure 4",
+    )
+
+
+def _basis(r: OrganizeResult) -> FigureSpec:
+    vectors = inverse_haar_transform(np.eye(r.tree.n_leaves), [None, r.tree])  # row i is basis function i
+    largest = np.abs(vectors).max(axis=1, keepdims=True)
+    return FigureSpec(
+        "basis",
+        "Haar functions on the tree of heads",
+        "heatmap",
+        {"values": (vectors / largest)[:, r.tree.order], "centre": 0.0},
+        "Each row is a function on the heads in tree order: one value on a folder, another on its siblings.",
+        "The functions show the tree, not the data; each is scaled to a largest value of 1 to be seen.",
+        "Haar basis of the head tree, coarse functions first.",
+        x_label="head, in tree order",
+        y_label="basis function, coarse to fine",
+        value_label="value over its largest",
         paper="figure 4",
     )
 

@@ -66,8 +66,8 @@ class OrganizeResult(Result):
     network_decay: Array
     null_network_decay: Array
     compression: Array
-    query_orders: Sequence[Array]
-    key_orders: Sequence[Array]
+    query_trees: Sequence[PartitionTree]
+    key_trees: Sequence[PartitionTree]
     settings: Mapping[str, Any]
 
     # --- tables ------------------------------------------------------------------------------------------------------
@@ -237,8 +237,9 @@ class OrganizeResult(Result):
         """Write result.safetensors, result.json and heads.csv."""
         arrays = {name: getattr(self, name) for name in self._ARRAYS if getattr(self, name) is not None}
         arrays |= {"tree_labels": self.tree.labels, "tree_order": self.tree.order}
-        arrays |= {f"query_order/{i:04d}": order for i, order in enumerate(self.query_orders)}
-        arrays |= {f"key_order/{i:04d}": order for i, order in enumerate(self.key_orders)}
+        for kind, trees in (("query", self.query_trees), ("key", self.key_trees)):
+            for i, tree in enumerate(trees):
+                arrays |= {f"{kind}_labels/{i:04d}": tree.labels, f"{kind}_order/{i:04d}": tree.order}
         with replacing(folder / "heads.csv") as partial:
             self.heads.to_csv(partial, index=False, float_format="%.9g")
         with ArrayWriter(folder / "result.safetensors", len(arrays)) as writer:
@@ -259,17 +260,19 @@ class OrganizeResult(Result):
                 arrays = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 - not a dict
         except (OSError, ValueError, SafetensorError) as error:
             raise HeadscapeError(f"the organize study in {folder} cannot be read ({error}); run it again") from None
-        orders = {
-            kind: [arrays[name] for name in sorted(arrays) if name.startswith(f"{kind}/")]
-            for kind in ("query_order", "key_order")
-        }
+        trees: dict[str, list[PartitionTree]] = {"query": [], "key": []}
+        for name in sorted(arrays):
+            kind, _, number = name.partition("_labels/")
+            if number:
+                order = arrays[f"{kind}_order/{number}"]
+                trees[kind].append(PartitionTree.from_labels(arrays[name], order=order))
         return cls(
             block=facts["block"],
             kind=facts["kind"],
             heads=heads,
             tree=PartitionTree.from_labels(arrays["tree_labels"], order=arrays["tree_order"]),
-            query_orders=orders["query_order"],
-            key_orders=orders["key_order"],
+            query_trees=trees["query"],
+            key_trees=trees["key"],
             settings=facts["settings"],
             **{name: cast("Array", arrays.get(name)) for name in cls._ARRAYS},
         )

@@ -222,9 +222,19 @@ class SoftmaxResult(Result):
         return Finding(
             f"All heads at once: {changes['corollary']} {UNITS[self.unit]} by Corollary 1, {changes['paraproduct']} by "
             f"the paraproduct, {changes['natural']} by the paraproduct in the natural order, {changes['mean']} with "
-            f"uniform attention{before}.",
+            f"uniform attention{before}.{self._off()}",
             "change-all",
             bool(abs(self.change_all("corollary").value) <= self.tolerance),
+        )
+
+    def _off(self) -> str:
+        """Say so when softmax of the captured scores is not what the model computes."""
+        own = self.change_all("own")
+        if abs(own.value) <= self.tolerance / 10:
+            return ""
+        return (
+            f" Careful: softmax of the captured scores itself changes it by {own}: capture with --dtype float32, and "
+            "mind layers with a window or a sink."
         )
 
     def _random(self) -> Finding:
