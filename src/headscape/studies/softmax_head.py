@@ -158,7 +158,7 @@ def compare(approximation: FloatArray, g: FloatArray, present: BoolArray) -> tup
 
     The error is ||approximation - softmax|| / ||softmax|| (Frobenius, as it comes out). KL(approximation || softmax),
     the mean over rows, is of the clipped and renormalised one: it is finite, since softmax is never 0. The overlap is
-    the mean share of keys in common over queries with more than five keys.
+    the mean share of keys in common over queries with more than five keys; of equal values the first keys count.
     """
     softmax = np.exp(np.where(present, g, -np.inf))
     error = np.linalg.norm(np.where(present, approximation - softmax, 0.0)) / np.linalg.norm(softmax)

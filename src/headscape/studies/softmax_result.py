@@ -18,7 +18,6 @@ from headscape.errors import HeadscapeError
 from headscape.results import FigureSpec, Finding, Interval, Result, bootstrap
 from headscape.storage import ArrayWriter, replacing, write_json
 from headscape.studies.softmax_head import COLUMNS
-from headscape.tensor import HeadId
 
 __all__ = ["ALL_VARIANTS", "HEAD_VARIANTS", "LAYER_VARIANTS", "SoftmaxResult", "within"]
 
@@ -271,7 +270,10 @@ class SoftmaxResult(Result):
             for name in sorted(arrays):
                 writer.add(name, np.asarray(arrays[name]))
         facts = {name: getattr(self, name) for name in ("study", "block", "unit", "tolerance")}
-        write_json(folder / "result.json", {**facts, "tokens": dict(self.tokens), "settings": dict(self.settings)})
+        write_json(
+            folder / "result.json",
+            {**facts, "shown": list(self.maps), "tokens": dict(self.tokens), "settings": dict(self.settings)},
+        )
 
     @classmethod
     def load(cls, folder: Path) -> Self:
@@ -282,11 +284,11 @@ class SoftmaxResult(Result):
             heads["note"] = heads["note"].fillna("")
             with safe_open(folder / "result.safetensors", framework="np") as file:
                 arrays = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 - not a dict
-            maps: dict[str, dict[str, Array]] = {}
+            maps: dict[str, dict[str, Array]] = {head: {} for head in facts["shown"]}
             for name in arrays:
                 if name.startswith("map/"):
                     _, head, which = name.split("/")
-                    maps.setdefault(str(HeadId.parse(head)), {})[which] = arrays[name]
+                    maps[head][which] = arrays[name]
             return cls(
                 block=facts["block"],
                 unit=facts["unit"],
