@@ -1,0 +1,112 @@
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+import headscape as hs
+from headscape.attention.samples import samples_of
+from headscape.pruning.criteria import CRITERIA, Evidence, find_criterion, scores
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "attention"))
+from test_capture import Letters
+from zoo import make
+
+TEXT = ["the quick brown fox jumps over the lazy dog"]
+
+
+def planted_network():
+    """A Llama whose head (0, 2) puts nothing out, and whose head (1, 3) is a copy of (1, 2) in attention."""
+    network = make("llama")
+    with torch.no_grad():
+        network.model.layers[0].self_attn.o_proj.weight[:, 16:24] = 0
+        network.model.layers[1].self_attn.q_proj.weight[24:32] = network.model.layers[1].self_attn.q_proj.weight[16:24]
+    return hs.wrap_module(network, tokenizer=Letters())
+
+
+def evidence(model, organised=None):
+    heads = [head for site in model.sites for head in site.heads]
+    samples, _ = samples_of(model, TEXT, 12)
+    frame = None if organised is None else organised.to_frame()
+    return Evidence(heads, frame, None if organised is None else organised.distances, model, samples)
+
+
+@pytest.fixture(scope="module")
+def planted():
+    model = planted_network()
+    cap = hs.capture(model, TEXT, tokens=12, batches=None, dtype="float32")
+    return evidence(model, hs.organize(cap))
+
+
+def test_a_head_that_puts_nothing_out_comes_first_by_output_norm(planted):
+    found = scores("output_norm", planted)
+    assert planted.heads[int(np.argmin(found))] == hs.HeadId("decoder", 0, 2)
+    assert found.min() < 1e-6 < np.sort(found)[1]
+
+
+def test_a_copied_head_comes_first_by_redundancy(planted):
+    found = scores("redundancy", planted)
+    first = planted.heads[int(np.argmin(found))]
+    assert first in (hs.HeadId("decoder", 1, 2), hs.HeadId("decoder", 1, 3))
+    assert sorted(found) == [0, 1, 2, 3, 4, 5, 6, 8]  # the order in which they go; the last one stays
+    other = hs.HeadId("decoder", 1, 5 - first.head)
+    assert found[planted.heads.index(other)] > 0
+
+
+def test_output_norm_is_the_norm_of_the_mean_contribution(planted):
+    model = planted.network
+    means = hs.mean_outputs(model, TEXT, tokens=12, batches=None)
+    head = hs.HeadId("decoder", 1, 1)
+    weight = model.module.model.layers[1].self_attn.o_proj.weight.detach().numpy()[:, 8:16]
+    expected = np.linalg.norm(weight @ means[head])
+    assert scores("output_norm", planted)[planted.heads.index(head)] == pytest.approx(expected, rel=1e-4)
+
+
+def test_gradients_are_the_slope_of_the_loss(planted):
+    model = planted.network
+    head = hs.HeadId("decoder", 1, 0)
+    found = scores("gradient", planted)[planted.heads.index(head)]
+    slopes = []
+    name = next(site.name for site in model.sites if site.layer == 1)
+    for i in range(len(planted.samples)):
+        values = []
+        for gate in (0.99, 1.01):
+            with hs.gates(model) as gates:
+                gates[name].data[0] = gate
+                values.append(hs.loss(model, TEXT, tokens=12).values[i])
+        slopes.append(abs(values[1] - values[0]) / 0.02)
+    assert found == pytest.approx(np.mean(slopes), rel=0.02, abs=1e-4)
+    assert scores("gradient", planted)[planted.heads.index(hs.HeadId("decoder", 0, 2))] == 0
+
+
+def test_the_oracle_is_the_rise_of_the_loss(planted):
+    head = planted.heads[5]
+    with hs.ablate(planted.network, [head]):
+        without = hs.loss(planted.network, TEXT, tokens=12).mean
+    rise = without - hs.loss(planted.network, TEXT, tokens=12).mean
+    assert scores("leave_one_out", planted)[5] == pytest.approx(rise, abs=1e-6)
+
+
+def test_simple_criteria_and_averages(planted):
+    assert scores("depth", planted).tolist() == [0.0] * 4 + [-1.0] * 4
+    np.testing.assert_array_equal(scores("random", planted), scores("random", planted))
+    average = scores("l1_all+gradient", planted)
+    assert average.min() >= 1 and average.max() <= 8
+    own = scores(lambda e: np.arange(len(e.heads)), planted)
+    assert own.tolist() == list(range(8))
+    for name in CRITERIA:
+        assert scores(name, planted).shape == (8,)
+
+
+def test_wrong_requests(planted):
+    with pytest.raises(hs.InputError, match="no criterion 'l1'; there are attention_entropy"):
+        find_criterion("l1")
+    with pytest.raises(hs.InputError, match="needs the organize study"):
+        scores("l1_all", Evidence(planted.heads))
+    with pytest.raises(hs.InputError, match="needs the distances"):
+        scores("redundancy", Evidence(planted.heads))
+    with pytest.raises(hs.InputError, match="needs the model"):
+        scores("gradient", Evidence(planted.heads))
+    with pytest.raises(hs.InputError, match="8 finite ones are needed"):
+        scores(lambda e: np.array([1.0, np.nan]), planted)
