@@ -221,6 +221,7 @@ def scores(criterion: str | Callable[[Evidence], FloatArray], evidence: Evidence
     if found.shape != (len(evidence.heads),) or not np.isfinite(found).all():
         what = "" if np.isfinite(found).all() else " with NaN or infinity"
         raise InputError(
-            f"criterion {criterion} gave scores of shape {found.shape}{what}; {len(evidence.heads)} finite ones are needed"
+            f"criterion {criterion} gave scores of shape {found.shape}{what}; "
+            f"{len(evidence.heads)} finite ones are needed"
         )
     return found
