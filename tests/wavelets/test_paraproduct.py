@@ -180,6 +180,8 @@ def test_a_quadratic_leaves_a_known_residual():
     u, rows, columns = g.mean(), g.mean(axis=1, keepdims=True), g.mean(axis=0)
     a, b, m = rows - u, columns - u, g - rows - columns + u
     np.testing.assert_allclose(p.residual, m**2 + 2 * m * (a + b), atol=1e-12)
+    polynomial = paraproduct(g, tree, tree, np.polynomial.Polynomial([0, 0, 1]))
+    np.testing.assert_allclose(polynomial.residual, p.residual, atol=1e-12)
 
 
 # ---------------------------------------------------------------------- terms by scale
@@ -295,6 +297,8 @@ def test_refusals_say_what_is_wrong():
     g = np.zeros((4, 4))
     with pytest.raises(InputError, match=r"column tree covers 3 leaves, the matrix of shape \(4, 4\) 4"):
         paraproduct(g, tree, PartitionTree.dyadic(3))
+    with pytest.raises(InputError, match="row tree must be a PartitionTree, not int"):
+        paraproduct(g, 3, tree)
     with pytest.raises(InputError, match="real matrix is needed"):
         paraproduct(np.zeros(4), tree, tree)
     with pytest.raises(InputError, match="mask has shape"):

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -24,12 +24,22 @@ BoolArray = npt.NDArray[np.bool_]
 Pointwise = Callable[[FloatArray], FloatArray]
 
 
+class Derivable(Protocol):
+    """What numpy's polynomials are: callable, with derivatives."""
+
+    def __call__(self, x: Any, /) -> Any: ...
+    def deriv(self, m: int = ..., /) -> Any: ...
+
+
 class Smooth(NamedTuple):
     """A function A with its first two derivatives; each takes an array and acts entry by entry."""
 
     value: Pointwise
     first: Pointwise
     second: Pointwise
+
+
+Function = str | Smooth | tuple[Pointwise, Pointwise, Pointwise] | Derivable
 
 
 def _corollary(mean: float) -> Smooth:
@@ -62,6 +72,8 @@ def matrix_on_trees(
     if values.ndim != 2 or values.dtype.kind not in "fiub":
         raise InputError(f"a real matrix is needed, this array has shape {values.shape} and dtype {values.dtype}")
     for name, tree, n in zip(("row", "column"), (row_tree, col_tree), values.shape, strict=True):
+        if not isinstance(tree, PartitionTree):
+            raise InputError(f"the {name} tree must be a PartitionTree, not {type(tree).__name__}")
         if tree.n_leaves != n:
             raise InputError(f"the {name} tree covers {tree.n_leaves} leaves, the matrix of shape {values.shape} {n}")
     present = np.ones(values.shape, dtype=bool) if mask is None else np.asarray(mask)
@@ -232,7 +244,7 @@ class Averages:
         counts = np.concatenate([n[:, :stop].ravel() for n in self.counts[:-1]] or [np.zeros(0)])
         return values[counts > 0], counts[counts > 0]
 
-    def paraproduct(self, function: str | Smooth | tuple[Pointwise, Pointwise, Pointwise] = "exp") -> Paraproduct:
+    def paraproduct(self, function: Function = "exp") -> Paraproduct:
         """Decompose A(g); see `paraproduct`."""
         A = _smooth(function, self.mean)
         rows, columns = self._rows, self._columns
@@ -278,7 +290,7 @@ class Averages:
         return energy
 
 
-def _smooth(function: str | Smooth | tuple[Pointwise, Pointwise, Pointwise], mean: float) -> Smooth:
+def _smooth(function: Function, mean: float) -> Smooth:
     if isinstance(function, str):
         if function not in FUNCTIONS:
             raise InputError(
@@ -286,6 +298,8 @@ def _smooth(function: str | Smooth | tuple[Pointwise, Pointwise, Pointwise], mea
                 "its first and its second derivative"
             )
         return FUNCTIONS[function](mean)
+    if callable(function) and callable(getattr(function, "deriv", None)):  # a polynomial of numpy's
+        return Smooth(function, function.deriv(1), function.deriv(2))
     if not isinstance(function, tuple) or len(function) != 3 or not all(callable(part) for part in function):
         raise InputError("a function of your own is three callables: A, its first and its second derivative")
     return Smooth(*function)
@@ -305,7 +319,7 @@ def paraproduct(
     M: npt.ArrayLike,
     row_tree: PartitionTree,
     col_tree: PartitionTree,
-    function: str | Smooth | tuple[Pointwise, Pointwise, Pointwise] = "exp",
+    function: Function = "exp",
     mask: npt.ArrayLike | None = None,
     scales: tuple[int, int] | None = None,
 ) -> Paraproduct:
@@ -326,8 +340,8 @@ def paraproduct(
     row_tree, col_tree
         Trees that cover the rows and the columns; dyadic ones give the paper's operator.
     function
-        "exp", "identity", "corollary" (exp with both derivatives held at exp of the mean: Corollary 1), or three
-        callables: A, A' and A''.
+        "exp", "identity", "corollary" (exp with both derivatives held at exp of the mean: Corollary 1); three callables
+        A, A' and A''; or anything that is callable and has ``deriv``, as polynomials of numpy have.
     mask
         Booleans of M's shape, True where an entry is present. Absent entries enter no mean and come back as NaN.
     scales
