@@ -28,7 +28,7 @@ class RelativeAttention(nn.Module):
         return x.view(*x.shape[:-1], self.n_head, self.head_dim).transpose(-3, -2)
 
     def forward(self, x: Tensor, memory: Tensor, positions: Tensor) -> Tensor:
-        """Attend from x (batch, query, dim) to memory (batch, memory, dim) and x; positions (memory + query, dim) go by distance."""
+        """Attend from x (batch, query, dim) to memory and x; positions are (memory + query, dim), by distance."""
         context = torch.cat([memory, x], dim=1)
         n_query, n_key = x.shape[1], context.shape[1]
         q, k, v = self._heads(self.query(x)), self._heads(self.key(context)), self._heads(self.value(context))
