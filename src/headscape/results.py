@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass
 from importlib import import_module
@@ -62,7 +63,7 @@ class FigureSpec:
     paper: str | None = None
 
 
-class Result:
+class Result(ABC):
     """Base of what a study returns: it saves itself as plain files, and shows itself by figures and findings.
 
     A subclass is a frozen dataclass with a `study` name, and implements `to_frame` (a table, one row a head where the
@@ -72,26 +73,26 @@ class Result:
     study: ClassVar[str]
     title: ClassVar[str]
 
+    @abstractmethod
     def to_frame(self) -> pd.DataFrame:
         """The result as a table."""
-        raise NotImplementedError
 
+    @abstractmethod
     def figures(self) -> list[FigureSpec]:
         """Its pictures, as plain data."""
-        raise NotImplementedError
 
+    @abstractmethod
     def findings(self) -> list[Finding]:
         """What was found, in sentences."""
-        raise NotImplementedError
 
+    @abstractmethod
     def save(self, folder: Path) -> None:
         """Write plain files (safetensors, JSON, CSV) into the folder, atomically."""
-        raise NotImplementedError
 
     @classmethod
+    @abstractmethod
     def load(cls, folder: Path) -> Self:
         """Read back what `save` wrote."""
-        raise NotImplementedError
 
     def _repr_html_(self) -> str:
         # by name, not by import: results know nothing of drawing, a notebook asks for it

@@ -175,10 +175,8 @@ def test_gates_carry_the_gradient_of_removing_a_head(name):
     assert objective() == pytest.approx(numeric, rel=2e-2, abs=1e-5)
 
 
-@pytest.mark.parametrize("name", ZOO)
+@pytest.mark.parametrize("name", [n for n in ZOO if n != "gpt-oss"])  # its sink is no part of scores and mask
 def test_replacing_softmax_by_itself_changes_nothing(name):
-    if name == "gpt-oss":
-        pytest.skip("its softmax has a sink that a function of scores and mask does not see")
     model = hs.wrap_module(make(name))
     batch = example_input(model)
     with attention_implementation(model.module, "eager"):  # Falcon's own fused path with ALiBi gives other logits

@@ -6,7 +6,7 @@ see the changed model.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, Literal
 
@@ -16,14 +16,14 @@ import torch
 from torch import Tensor
 
 from headscape.attention.models import Model
-from headscape.attention.samples import grouped, samples_of
+from headscape.attention.samples import Sample, grouped, samples_of
 from headscape.attention.sites import run, select_heads
 from headscape.attention.tapping import tapped
 from headscape.attention.taps import AttentionCall, Tap
 from headscape.errors import InputError
 from headscape.tensor import HeadId
 
-__all__ = ["ablate", "gates", "mean_outputs", "patch_maps", "replace_attention", "scale_scores"]
+__all__ = ["ablate", "gates", "mean_outputs", "mean_outputs_on", "patch_maps", "replace_attention", "scale_scores"]
 
 
 def _modules(model: Model) -> dict[str, torch.nn.Module]:
@@ -93,9 +93,14 @@ def mean_outputs(
     model: Model, inputs: Any, tokens: int = 256, batches: int | None = 10, seed: int = 0
 ) -> dict[HeadId, npt.NDArray[np.float32]]:
     """Mean output of every head over all positions of the inputs, before the output projection: (dim,) a head."""
+    return mean_outputs_on(model, samples_of(model, inputs, tokens, batches, seed=seed)[0])
+
+
+def mean_outputs_on(model: Model, samples: Sequence[Sample]) -> dict[HeadId, npt.NDArray[np.float32]]:
+    """The same on samples already chosen."""
     tap = _Means()
     with torch.no_grad(), tapped(model.module, tap, model.attention):
-        for arguments, _ in grouped(samples_of(model, inputs, tokens, batches, seed=seed)[0], size=8):
+        for arguments, _ in grouped(samples, size=8):
             run(model, arguments, whole=False)
     modules = _modules(model)
     means: dict[HeadId, npt.NDArray[np.float32]] = {}

@@ -9,17 +9,13 @@ from functools import cached_property
 import numpy as np
 import numpy.typing as npt
 import pandas as pd
-import torch
 from scipy.stats import rankdata
 
-from headscape.attention.intervene import gates
+from headscape.attention.intervene import gates, mean_outputs_on
 from headscape.attention.loss import task_loss, tasks_of
 from headscape.attention.models import Model
 from headscape.attention.projections import columns_of, output_projections
-from headscape.attention.samples import Sample, grouped
-from headscape.attention.sites import run
-from headscape.attention.tapping import tapped
-from headscape.attention.taps import AttentionCall, Tap
+from headscape.attention.samples import Sample
 from headscape.errors import InputError
 from headscape.pruning.ablation import Ablations, leave_one_out
 from headscape.tensor import HeadId
@@ -94,35 +90,18 @@ def redundancy(e: Evidence) -> FloatArray:
     return score
 
 
-class _MeanOutputs(Tap):
-    def __init__(self) -> None:
-        self.sums: dict[int, torch.Tensor] = {}
-        self.n: dict[int, int] = {}
-
-    def outputs(self, call: AttentionCall, outputs: torch.Tensor) -> torch.Tensor:
-        flat = outputs.detach().double().reshape(-1, *outputs.shape[-2:])
-        key = id(call.module)
-        self.sums[key] = self.sums.get(key, torch.zeros_like(flat[0])) + flat.sum(0)
-        self.n[key] = self.n.get(key, 0) + len(flat)
-        return outputs
-
-
 def output_norm(e: Evidence) -> FloatArray:
     """Norm of the head's mean contribution to the residual stream, after its slice of W_O."""
     model = e.network
-    tap = _MeanOutputs()
-    with torch.no_grad(), tapped(model.module, tap, model.attention):
-        for arguments, _ in grouped(e.samples, 8):
-            run(model, arguments, whole=False)
+    means = mean_outputs_on(model, e.samples)
     modules = dict(model.module.named_modules())
     projections = output_projections(model)
     found = {}
     for site in model.sites:
-        key = id(modules[site.name])
-        mean = tap.sums[key] / tap.n[key]  # (head, dim)
-        weight = columns_of(modules[projections[site.name]]).double()
+        weight = columns_of(modules[projections[site.name]]).double().cpu().numpy()
         slices = weight.reshape(weight.shape[0], site.n_heads, -1)
-        found[site.name] = torch.einsum("ohd,hd->ho", slices, mean).norm(dim=1).cpu().numpy()
+        mean = np.array([means[head] for head in site.heads])
+        found[site.name] = np.linalg.norm(np.einsum("ohd,hd->ho", slices, mean), axis=1)
     return e.gather(found)
 
 
