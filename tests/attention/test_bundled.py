@@ -15,6 +15,7 @@ def shelf(tmp_path, monkeypatch):
     monkeypatch.setenv("HEADSCAPE_CACHE", str(tmp_path / "cache"))
     inner = tmp_path / "inner.zip"
     with zipfile.ZipFile(inner, "w") as zipped:
+        zipped.mkdir("toy/")
         zipped.writestr("toy/config.json", "{}")
         zipped.writestr("toy/model.safetensors", b"weights" * 1000)
         zipped.writestr("toy/evil.py", "raise SystemExit")

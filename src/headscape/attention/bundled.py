@@ -185,7 +185,7 @@ def _extract(archive: Path, member: str, target: Path) -> None:
         for info in zipped.infolist():
             folder, _, name = info.filename.rpartition("/")
             inside = folder + "/" == member and any(fnmatch(name, pattern) for pattern in WANTED)
-            if info.filename == member or inside:
+            if not info.is_dir() and (info.filename == member or inside):
                 with zipped.open(info) as source, open(target / name, "wb") as sink:
                     shutil.copyfileobj(source, sink, 1 << 20)
 
