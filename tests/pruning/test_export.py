@@ -1,5 +1,6 @@
 """Exported networks are loaded again, as a user would, and compared with the same heads ablated."""
 
+import copy
 import json
 import sys
 from pathlib import Path
@@ -20,6 +21,7 @@ import headscape as hs
 from headscape.attention.projections import Layout
 from headscape.attention.ragged import PLAN_FILE
 from headscape.attention.sites import example_input, run
+from headscape.attention.uneven import set_groups
 from headscape.pruning import export, twins
 from headscape.pruning.export import export_pruned
 
@@ -373,6 +375,61 @@ def test_ragged_models_generate_with_their_cache(name, tmp_path):
         assert torch.equal(generated(loaded, num_beams=2), generated(loaded, num_beams=2, use_cache=False))
 
 
+@pytest.mark.parametrize("name", [*CAUSAL, "t5", "bart"])
+def test_logits_token_by_token_are_those_of_the_whole_text(name, tmp_path):
+    model = model_of(name)
+    ids = example_input(model, 12)["input_ids"]
+
+    def read(network, part, **options):
+        if model.task == "seq2seq-lm":
+            return network(input_ids=ids.flip(1), decoder_input_ids=part, **options)
+        return network(input_ids=part, **options)
+
+    for i, heads in enumerate((some_heads(model, seed=2), whole_layer(model))):
+        export_pruned(model, heads, tmp_path / str(i), "ragged")
+        network = load_ragged(model, tmp_path / str(i)).module
+        with torch.no_grad():
+            with hs.ablate(model, heads):
+                expected = read(model.module, ids, use_cache=False).logits
+            steps = [read(network, ids[:, :5], use_cache=True)]
+            for t in range(5, 12):
+                past = steps[-1].past_key_values
+                steps.append(read(network, ids[:, t : t + 1], past_key_values=past, use_cache=True))
+        assert relative(torch.cat([step.logits for step in steps], dim=1), expected) < 1e-5
+
+
+def test_groups_that_stay_even_need_nothing_special(tmp_path):
+    model = model_of("llama-nine")
+    heads = [(0, 0), (0, 4), (0, 8), (1, 0), (1, 1), (1, 2), (1, 3), (1, 6)]  # 2 + 2 + 2 and 0 + 2 + 2 are left
+    report = export_pruned(model, heads, tmp_path / "out", "ragged")
+    loaded = load_ragged(model, tmp_path / "out")
+    check(model, [hs.HeadId("decoder", *head) for head in heads], report, loaded)
+    attention = [layer.self_attn for layer in loaded.module.model.layers]
+    assert all(a.num_key_value_groups == 2 and a.config is loaded.module.config for a in attention)
+
+
+@pytest.mark.parametrize("implementation", ["sdpa", "eager"])
+@given(st.lists(st.integers(1, 4), min_size=1, max_size=4), st.sampled_from([1, 3]), st.booleans())
+def test_uneven_groups_are_each_heads_own_attention(implementation, counts, n_query, masked):
+    torch.manual_seed(0)
+    module = T.LlamaForCausalLM(T.LlamaConfig(**SMALL)).model.layers[0].self_attn.eval()
+    module.config._attn_implementation = implementation
+    set_groups(module, counts)
+    n_key = 5
+    query, key, value = torch.randn(2, sum(counts), n_query, 8), *torch.randn(2, 2, len(counts), n_key, 8)
+    mask = torch.zeros(2, 1, n_query, n_key).masked_fill(torch.rand(2, 1, n_query, n_key) < 0.3, -1e9)
+    mask = mask if masked or n_query > 1 else None
+    from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
+    from transformers.models.llama.modeling_llama import eager_attention_forward
+
+    function = ALL_ATTENTION_FUNCTIONS.get_interface(module.config._attn_implementation, eager_attention_forward)
+    found, _ = function(module, query, key, value, mask, scaling=0.3)
+    serves = [j for j, n in enumerate(counts) for _ in range(n)]
+    for head, j in enumerate(serves):
+        scores = 0.3 * query[:, head] @ key[:, j].transpose(1, 2) + (0 if mask is None else mask[:, 0])
+        torch.testing.assert_close(found[:, :, head], scores.softmax(-1) @ value[:, j], atol=1e-5, rtol=1e-4)
+
+
 def test_the_cache_keeps_each_key_value_head_once(tmp_path):
     model = model_of("llama-nine")
     export_pruned(
@@ -428,6 +485,14 @@ def test_a_ragged_folder_as_a_random_control_or_damaged(tmp_path):
     (folder / PLAN_FILE).write_text(json.dumps(plan))
     with pytest.raises(hs.InputError, match="does not fit the network"):
         hs.load_model(folder, device="cpu")
+
+
+def test_a_ragged_model_can_be_copied(tmp_path):
+    model = model_of("llama-nine")
+    export_pruned(model, [(0, 0), (0, 4), (0, 5), *((1, h) for h in range(9))], tmp_path / "out", "ragged")
+    loaded = load_ragged(model, tmp_path / "out")
+    twin = hs.wrap_module(copy.deepcopy(loaded.module))
+    assert torch.equal(logits(twin), logits(loaded))
 
 
 def test_a_ragged_model_is_not_exported_again(tmp_path):

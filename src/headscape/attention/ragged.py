@@ -1,9 +1,9 @@
 """Ragged networks: every attention layer keeps heads of its own, down to none, and stays a module of transformers.
 
 The layers of a stock network are cut in place; `PLAN_FILE` beside the weights says how, so that a folder can be loaded
-again. Where a stock layer relies on all layers having the same heads, a subclass with another `forward` stands in:
+again. Where a stock layer relies on all layers having the same heads, something stands in:
 
-* key/value heads left with unequally many queries are repeated behind the cache, which keeps each of them once;
+* key/value heads that serve unequally many queries: see `uneven`;
 * a position bias or ALiBi that comes for all heads is reduced to the layer's own;
 * a layer without heads adds a constant, and only counts tokens in the cache.
 """
@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import inspect
 import json
-import math
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
@@ -24,6 +23,7 @@ import torch
 from torch import Tensor, nn
 
 from headscape.attention.projections import SHARED, keep_heads, layout_of, output_width, set_bias
+from headscape.attention.uneven import LayerConfig, set_groups
 from headscape.errors import InputError
 from headscape.storage import write_json
 
@@ -127,17 +127,10 @@ def cut_layer(network: nn.Module, plan: LayerPlan) -> None:
     if plan.bias and output.bias is None:
         set_bias(output)
     _count_anew(module, len(plan.heads), len(kv_heads), layout.dim)
-    group = math.gcd(*counts.values())
-    if hasattr(module, "num_key_value_groups"):
-        module.num_key_value_groups = group
-    repeats = [counts[head] // group for head in kv_heads]
+    set_groups(module, [counts[head] for head in kv_heads])
     stock: Any = type(module)
-    accepted = set(_signature(stock).parameters)
-    if max(repeats) > 1:
-        module.headscape_repeats = [i for i, n in enumerate(repeats) for _ in range(n)]
-    if {"position_bias", "alibi"} & accepted or hasattr(module, "compute_bias"):
+    if {"position_bias", "alibi"} & set(_signature(stock).parameters):
         module.headscape_heads, module.headscape_n_heads = list(plan.heads), plan.n_heads
-    if hasattr(module, "headscape_repeats") or hasattr(module, "headscape_heads"):
         module.__class__ = _with_own_heads(stock)
 
 
@@ -153,19 +146,7 @@ def _count_anew(module: Any, n_heads: int, n_kv_heads: int, dim: int) -> None:
         if hasattr(module, name):
             setattr(module, name, n_heads * dim)
     if hasattr(module, "qkv_proj"):  # Phi-3 asks the configuration of the whole network where its queries end
-        module.config = _LayerConfig(module.config, n_heads)
-
-
-class _LayerConfig:
-    """A network's configuration, but for the number of heads of one layer."""
-
-    def __init__(self, config: Any, n_heads: int) -> None:
-        self._config, self.num_attention_heads = config, n_heads
-
-    def __getattr__(self, name: str) -> Any:
-        if name == "_config":  # not yet there while being copied
-            raise AttributeError(name)
-        return getattr(self._config, name)
+        module.config = LayerConfig(module.config, n_heads)
 
 
 class _Constant(nn.Module):
@@ -184,22 +165,6 @@ class _Constant(nn.Module):
         zero = x.new_zeros(*x.shape[:-1], self.width)
         bias: Any = self.bias
         return zero if bias is None else zero + bias
-
-
-class _Repeating:
-    """A cache, or none, that hands back some key/value heads several times and keeps them once."""
-
-    def __init__(self, cache: Any, heads: list[int]) -> None:
-        self._cache, self._heads = cache, heads
-
-    def update(self, keys: Tensor, values: Tensor, *args: Any, **kwargs: Any) -> tuple[Tensor, Tensor]:
-        if self._cache is not None:
-            keys, values = self._cache.update(keys, values, *args, **kwargs)
-        index = torch.tensor(self._heads, device=keys.device)
-        return keys.index_select(1, index), values.index_select(1, index)
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._cache, name)
 
 
 @cache
@@ -243,14 +208,10 @@ def _is_t5(stock: type) -> bool:
 
 @cache
 def _with_own_heads(stock: Any) -> type:
-    """A subclass that repeats key/value heads and reduces what comes for all heads to the layer's own."""
+    """A subclass that reduces what comes for all heads to the layer's own."""
 
     def forward(self: Any, *args: Any, **kwargs: Any) -> Any:
         given = _named(stock, self, args, kwargs)
-        if hasattr(self, "headscape_repeats"):
-            given["past_key_values"] = _Repeating(given.get("past_key_values"), self.headscape_repeats)
-        if not hasattr(self, "headscape_heads"):
-            return stock.forward(self, **given)
         whole = given.get("position_bias")
         if _is_t5(stock):
             if _is_cross(given):

@@ -45,15 +45,19 @@ NEW_TOKENS = 32
 
 
 class Change(NamedTuple):
-    """A number of the intact network and of the exported one."""
+    """A number of the intact network and of the exported one.
+
+    >>> Change(before=200, after=150).change
+    -0.25
+    """
 
     before: float
     after: float
 
     @property
-    def saved(self) -> float:
-        """Share that is gone."""
-        return 1 - self.after / self.before
+    def change(self) -> float:
+        """Relative to the intact network."""
+        return self.after / self.before - 1
 
 
 @dataclass(frozen=True)
@@ -82,14 +86,14 @@ class Export:
     def __str__(self) -> str:
         lines = [
             f"{self.source} without {len(self.heads)} of {self.n_heads} heads, {self.kind}, in {self.path}",
-            f"parameters {self.parameters.before:,.0f} -> {self.parameters.after:,.0f} ({-self.parameters.saved:+.1%})",
+            f"parameters {self.parameters.before:,.0f} -> {self.parameters.after:,.0f} ({self.parameters.change:+.1%})",
             f"weights    {human_bytes(int(self.bytes.before))} -> {human_bytes(int(self.bytes.after))} "
-            f"({-self.bytes.saved:+.1%})",
+            f"({self.bytes.change:+.1%})",
             f"logits     within {self.max_difference:.1g} of the ablated model's (largest {self.scale:.3g})",
         ]
         for name, change in (("forward", self.forward), ("generation", self.generation)):
             if change is not None:
-                lines.append(f"{name:10} {change.before:.3f} s -> {change.after:.3f} s ({-change.saved:+.1%})")
+                lines.append(f"{name:10} {change.before:.3f} s -> {change.after:.3f} s ({change.change:+.1%})")
         return "\n".join((*lines, *self.notes))
 
 

@@ -1,0 +1,82 @@
+"""Size and speed of SmolLM2 with some heads gone, as `ragged`, beside the intact model.
+
+    python benchmarks/export.py [--shares 0.2 0.4] [--repeats 9] [--threads 1]
+
+The heads are a seeded random choice over all layers: size and speed do not ask which. All models are in memory and run
+in turns; medians are printed. Generation is greedy, without a stop.
+"""
+
+import argparse
+import tempfile
+from pathlib import Path
+
+import numpy as np
+
+from _timing import in_turns, table
+
+PROMPT, NEW = 64, 32
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--model", default="smollm2-135m")
+    parser.add_argument("--shares", type=float, nargs="+", default=[0.2, 0.4])
+    parser.add_argument("--tokens", type=int, default=512)
+    parser.add_argument("--repeats", type=int, default=9)
+    parser.add_argument("--threads", type=int, default=1)
+    args = parser.parse_args()
+    import torch
+
+    import headscape as hs
+    from headscape.attention.sites import example_input, run
+    from headscape.pruning.export import export_pruned
+
+    torch.set_num_threads(args.threads)
+    intact = hs.load_model(args.model, device="cpu")
+    heads = [head for site in intact.sites for head in site.heads]
+    order = np.random.default_rng(0).permutation(len(heads))
+    models, facts = {"intact": intact}, {}
+    with tempfile.TemporaryDirectory() as folder:
+        for share in args.shares:
+            gone = [heads[i] for i in order[: round(share * len(heads))]]
+            name = f"{share:.0%} gone"
+            report = export_pruned(intact, gone, Path(folder) / f"{share}", "ragged")
+            models[name] = hs.load_model(report.path, device="cpu")
+            facts["intact"] = (report.parameters.before, report.bytes.before)
+            facts[name] = (report.parameters.after, report.bytes.after)
+        batch = example_input(intact, args.tokens)
+        prompt = example_input(intact, PROMPT)["input_ids"]
+        options = {"min_new_tokens": NEW, "max_new_tokens": NEW, "do_sample": False, "pad_token_id": 0}
+        with torch.no_grad():
+            forward = in_turns({n: lambda m=m: run(m, batch, whole=False) for n, m in models.items()}, args.repeats)
+            generation = in_turns(
+                {n: lambda m=m: m.module.generate(prompt, **options) for n, m in models.items()}, args.repeats
+            )
+    print(
+        f"{args.model}, {len(heads)} heads, float32, {args.threads} thread(s), medians of {args.repeats} in turns; "
+        f"forward: {args.tokens} tokens without the output head; generation: {NEW} tokens after {PROMPT}\n"
+    )
+
+    def cells(now: float, before: float, shown: str) -> str:
+        return shown if now == before else f"{shown} ({now / before - 1:+.1%})"
+
+    rows = []
+    for name, (parameters, size) in facts.items():
+        first = facts["intact"]
+        rows.append(
+            [
+                name,
+                cells(parameters, first[0], f"{parameters / 1e6:.1f} M"),
+                cells(size, first[1], f"{size / 2**20:.0f} MB"),
+                *(
+                    cells(times[name].wall, times["intact"].wall, f"{times[name].wall:.3f} s")
+                    + f", cpu {times[name].cpu / times['intact'].cpu - 1:+.1%}"
+                    for times in (forward, generation)
+                ),
+            ]
+        )
+    print(table(["", "parameters", "file", "forward", "generation"], rows))
+
+
+if __name__ == "__main__":
+    main()
