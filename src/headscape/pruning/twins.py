@@ -258,7 +258,7 @@ def _smallest(
         counts = ", ".join(str(n) for n in sorted({n_kv * size for n_kv, size in valid})) or "no other number of"
         most = f"{least_kv} heads"
         if layout.group > 1:
-            most = f"heads of {least_kv} key/value groups, and another or the same {least_size} heads of one group"
+            most = f"heads in {least_kv} key/value groups, or {least_size} heads in one"
         raise InputError(
             f"no stock configuration of {family} describes this choice: every layer needs the same number of heads, "
             f"fewer than {layout.n_heads} ({counts} are valid), and some layer keeps {most}; remove more from that "
