@@ -22,6 +22,7 @@ _HOMES = {
     "geometry.matrix": ("organize_matrix",),
     "geometry.planted": ("planted",),
     "geometry.questionnaire": ("Questionnaire",),
+    "pruning.export": ("Export", "export_pruned"),
     "results": ("FigureSpec", "Finding", "Result"),
     "runs": ("Run",),
     "studies.organize": ("organize",),
@@ -73,6 +74,7 @@ if TYPE_CHECKING:
     from headscape.geometry.matrix import organize_matrix
     from headscape.geometry.planted import planted
     from headscape.geometry.questionnaire import Questionnaire
+    from headscape.pruning.export import Export, export_pruned
     from headscape.results import FigureSpec, Finding, Result
     from headscape.runs import Run
     from headscape.studies.organize import organize

@@ -148,7 +148,13 @@ class Capture:
         block = self._block(block)
         self._need(what)
         batch = self.batch(i)
-        return np.stack([batch.read(f"{what}/{block}.{n}") for n in batch.info["layers"][block]]).astype(np.float32)
+        layers = [batch.read(f"{what}/{block}.{n}") for n in batch.info["layers"][block]]
+        if len({array.shape for array in layers}) > 1:
+            raise InputError(
+                f"the layers of {block} keep different numbers of heads; read them one by one: "
+                f'capture.batch({i}).read("{what}/{block}.0")'
+            )
+        return np.stack(layers).astype(np.float32)
 
     def queries(self, i: int, block: str | None = None) -> npt.NDArray[np.float32]:
         """Queries as they meet the keys, after rotary embedding: (n_layer, n_head, n_query, dim)."""

@@ -347,3 +347,11 @@ def test_own_attention_families_are_intercepted():
 
     for name in ZOO:
         assert way_of(make(name)) == ("softmax" if name in OWN_ATTENTION else "interface")
+
+
+def test_layers_with_different_numbers_of_heads_are_read_one_by_one():
+    _, cap = captured("llama", keep=("probs", "head_outputs"), heads=[(0, 0), (1, 1), (1, 2)])
+    assert cap.tensor(0).shape == (12, 12, 3)
+    with pytest.raises(hs.InputError, match="different numbers of heads; read them one by one"):
+        cap.head_outputs(0)
+    assert cap.batch(0).read("head_outputs/decoder.1").shape == (2, 12, 8)
