@@ -475,7 +475,7 @@ def test_the_command_prints_the_verdict(run):
     assert done.returncode == 0, done.stderr
     facts = json.loads(done.stdout)
     assert len(facts["heads"]) == 2 and "invariant to softmax" in facts["findings"][0]["text"]
-    assert {row["in place of softmax"] for row in facts["variants"]} == set(VARIANTS)
+    assert {row["instead of softmax"] for row in facts["variants"]} == set(VARIANTS)
     for arguments, message in [
         (["--heads", "heads.0.0", "--all"], "either --heads or --all"),
         (["--random-weights"], "there is no model to give random weights"),

@@ -77,7 +77,7 @@ def softmax(
         return
     frame = result.passing
     rows = [[f"{v:.3g}" if isinstance(v, float) else str(v) for v in row] for row in frame.to_numpy(dtype=object)]
-    print_table(f"What may stand for softmax, {result.n_heads} heads", list(map(str, frame.columns)), rows)
+    print_table(f"What may stand for softmax: medians of {result.n_heads} heads", list(map(str, frame.columns)), rows)
     for finding in result.findings():
         out.print(f"- {finding.text}", highlight=False, markup=False)
 

@@ -101,20 +101,20 @@ class SoftmaxResult(Result):
 
     @cached_property
     def passing(self) -> pd.DataFrame:
-        """By variant: the share of heads that are close pointwise, and that pass when put back into the model."""
+        """By variant: medians over heads, the share of heads that are close, and that pass when put into the model."""
         rows = []
         for variant in ("corollary", "paraproduct", "boundary", "mean", "linear", "natural", "natural_corollary"):
             error = self.heads[f"{variant}_error"]
             row: dict[str, Any] = {
-                "in place of softmax": variant,
-                "median error": float(error.median()),
-                "median KL": float(self.heads[f"{variant}_kl"].median()),
-                "median top 5": float(self.heads[f"{variant}_top5"].median()),
+                "instead of softmax": variant,
+                "error": float(error.median()),
+                "KL": float(self.heads[f"{variant}_kl"].median()),
+                "top 5": float(self.heads[f"{variant}_top5"].median()),
                 f"error <= {CLOSE:g}": float((error <= CLOSE).mean()),
             }
             if self.unit:
                 row["passes"] = float(self.passes(variant).mean()) if variant in HEAD_VARIANTS else float("nan")
-                row["all heads at once"] = str(self.change_all(variant))
+                row["all at once"] = str(self.change_all(variant))
             rows.append(row)
         return pd.DataFrame(rows)
 
