@@ -149,11 +149,11 @@ def _variants(r: SoftmaxResult) -> FigureSpec:
 
 def _exponents(r: SoftmaxResult) -> FigureSpec:
     columns = {
-        "natural order": "alpha_natural",
+        "natural": "alpha_natural",
         "organised": "alpha",
-        "organised, largest": "alpha_largest",
-        "shuffled, organised": "alpha_shuffled",
-        "residual, organised": "alpha_residual",
+        "largest": "alpha_largest",
+        "shuffled": "alpha_shuffled",
+        "residual": "alpha_residual",
     }
     groups = []
     for name, column in columns.items():
@@ -164,8 +164,9 @@ def _exponents(r: SoftmaxResult) -> FigureSpec:
         "How regular log-attention is",
         "violins",
         {"groups": groups},
-        "Mixed Hoelder exponents of all heads. White noise has -0.5; Theorem 1 assumes an exponent between 0 and 0.5 "
-        "and promises a residual with twice that.",
+        "Mixed Hoelder exponents of all heads: in the natural order, organised (typical and largest coefficients), "
+        "shuffled and organised, and of the residual. White noise has -0.5; Theorem 1 assumes an exponent between 0 and "
+        "0.5 and promises a residual with twice that.",
         "Exponents are slopes over the scales a head has; of causal heads only what lies below the diagonal is seen.",
         "Violins of Hoelder exponents in the natural order, organised, shuffled, and of the residual.",
         y_label="mixed Hoelder exponent",
@@ -194,22 +195,23 @@ def _condition(r: SoftmaxResult) -> FigureSpec:
 
 
 def _scales(r: SoftmaxResult) -> FigureSpec:
-    n_query, n_key = r.scales.shape[1:]
+    residual = r.scales[0]
+    n_query, n_key = (1 + int(np.flatnonzero(residual.any(axis=a)).max(initial=0)) for a in (1, 0))
     return FigureSpec(
         "residual-scales",
         "Residual by scale",
         "heatmap",
         {
-            "values": r.scales[0],
-            "rows": [f"{2**k} folders" for k in range(n_query)],
-            "columns": [f"{2**k} folders" for k in range(n_key)],
+            "values": residual[:n_query, :n_key],
+            "rows": [str(2**k) for k in range(n_query)],
+            "columns": [str(2**k) for k in range(n_key)],
         },
         "Size of what the paraproduct leaves of the mixed differences, over the size of softmax, by the number of "
         "folders before the step; mean over heads of the first input.",
         "Terms of different scales overlap, so that the cells do not add up to the whole error.",
         "Heat map of the residual over query and key scales.",
-        x_label="key scale",
-        y_label="query scale",
+        x_label="folders of keys",
+        y_label="folders of queries",
         value_label="residual / ||softmax||",
     )
 
