@@ -165,8 +165,8 @@ def _exponents(r: SoftmaxResult) -> FigureSpec:
         "violins",
         {"groups": groups},
         "Mixed Hoelder exponents of all heads: in the natural order, organised (typical and largest coefficients), "
-        "shuffled and organised, and of the residual. White noise has -0.5; Theorem 1 assumes an exponent between 0 and "
-        "0.5 and promises a residual with twice that.",
+        "shuffled and organised, and of the residual. White noise has -0.5; Theorem 1 assumes an exponent between 0 "
+        "and 0.5 and promises a residual with twice that.",
         "Exponents are slopes over the scales a head has; of causal heads only what lies below the diagonal is seen.",
         "Violins of Hoelder exponents in the natural order, organised, shuffled, and of the residual.",
         y_label="mixed Hoelder exponent",
