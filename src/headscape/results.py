@@ -6,8 +6,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass
 from importlib import import_module
-from pathlib import Path
-from typing import Any, ClassVar, Literal, Self
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -67,7 +66,8 @@ class Result(ABC):
     """Base of what a study returns: it saves itself as plain files, and shows itself by figures and findings.
 
     A subclass is a frozen dataclass with a `study` name, and implements `to_frame` (a table, one row a head where the
-    study is about heads, with columns block, layer, head), `figures`, `findings`, `save` and `load`.
+    study is about heads, with columns block, layer, head), `figures` and `findings`: all that the report needs. It
+    stores itself by `save(folder)` and comes back by `load(folder)`.
     """
 
     study: ClassVar[str]
@@ -84,15 +84,6 @@ class Result(ABC):
     @abstractmethod
     def findings(self) -> list[Finding]:
         """What was found, in sentences."""
-
-    @abstractmethod
-    def save(self, folder: Path) -> None:
-        """Write plain files (safetensors, JSON, CSV) into the folder, atomically."""
-
-    @classmethod
-    @abstractmethod
-    def load(cls, folder: Path) -> Self:
-        """Read back what `save` wrote."""
 
     def _repr_html_(self) -> str:
         # by name, not by import: results know nothing of drawing, a notebook asks for it
