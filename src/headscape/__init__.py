@@ -29,6 +29,8 @@ _HOMES = {
     "tensor": ("AttentionTensor", "HeadId"),
     "tree": ("PartitionTree",),
     "wavelets.entropy": ("decay_curve", "head_entropies", "network_entropy", "reconstruct", "top_energy"),
+    "wavelets.paraproduct": ("paraproduct",),
+    "wavelets.regularity": ("holder_exponent",),
     "wavelets.haar": ("haar_support", "haar_transform", "inverse_haar_transform"),
 }
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
@@ -82,3 +84,5 @@ if TYPE_CHECKING:
     from headscape.tree import PartitionTree
     from headscape.wavelets.entropy import decay_curve, head_entropies, network_entropy, reconstruct, top_energy
     from headscape.wavelets.haar import haar_support, haar_transform, inverse_haar_transform
+    from headscape.wavelets.paraproduct import paraproduct
+    from headscape.wavelets.regularity import holder_exponent

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import os
 
-from headscape.cli import models, runs, studies
+from headscape.cli import models, runs, softmax, studies
 from headscape.cli.shared import app, err
 from headscape.errors import HeadscapeError
 
-__all__ = ["main", "models", "runs", "studies"]
+__all__ = ["main", "models", "runs", "softmax", "studies"]
 
 
 def main() -> None:
