@@ -99,7 +99,7 @@ def softmax(
     n = min(batches, len(captured))
     settings = (questionnaire or Questionnaire()).get_params()
     settings.pop("n_jobs")
-    threads = threads or max(1, _cores() // jobs)
+    shared, alone = threads or max(1, _cores() // jobs), threads or _cores()  # the model runs when no job does
     facts = {
         "block": chosen_block,
         "heads": None if len(chosen) == len(captured.heads(chosen_block)) else [str(head) for head in chosen],
@@ -109,7 +109,7 @@ def softmax(
     with _folder(captured.run, facts, say) as folder:
         study = _Study(captured, chosen_block, chosen, n, folder)
         steps = _Steps(progress, study.n_steps(model is not None, control is not None))
-        units = [(study.layers(i)[k], study.maps(i)[k], settings, threads, random_state + i) for i, k in study.places()]
+        units = [(study.layers(i)[k], study.maps(i)[k], settings, shared, random_state + i) for i, k in study.places()]
         _run_units(units, jobs, steps)
         if control is not None:
             from headscape.attention.capture import recapture
@@ -121,10 +121,10 @@ def softmax(
                 other = recapture(control, first, keep=("scores",), dtype="float32")
                 layers = _Study(other, chosen_block, chosen, 1, folder).layers(0)
                 units = [
-                    (layer, path, settings, threads, random_state) for layer, path in zip(layers, paths, strict=True)
+                    (layer, path, settings, shared, random_state) for layer, path in zip(layers, paths, strict=True)
                 ]
                 _run_units(units, jobs, steps)
-        unit = "" if model is None else _change(study, model, threads, steps, say)
+        unit = "" if model is None else _change(study, model, alone, steps, say)
         result = study.summary(unit, control is not None, tolerance, shown, facts | {"batches": n})
     if captured.run is not None:
         result.save(captured.run.path / result.study)
