@@ -3,12 +3,8 @@
 from __future__ import annotations
 
 import json
-import os
-import shutil
-import tempfile
 import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -16,17 +12,15 @@ import numba
 import numpy as np
 import numpy.typing as npt
 import pandas as pd
-from joblib import Parallel, delayed
-from safetensors import safe_open
 
 from headscape.captures import Capture, open_capture
 from headscape.errors import InputError
 from headscape.geometry.consensus import consensus
 from headscape.geometry.questionnaire import Questionnaire
 from headscape.runs import Run
-from headscape.storage import ArrayWriter, write_json
 from headscape.studies.organize_result import DECAY_RANKS, ENTROPIES, OrganizeResult
 from headscape.studies.roles import assign_roles, role_scores
+from headscape.studies.units import Steps, block_of, cores, read_arrays, run_units, study_folder, write_arrays
 from headscape.tensor import AttentionTensor, Kind
 from headscape.tree import PartitionTree
 from headscape.wavelets.entropy import decay_curve, head_entropies, network_entropy, top_energy
@@ -91,15 +85,12 @@ def _unit(
         roles = role_scores(X).drop(columns=["block", "layer", "head"])
         arrays["roles"] = roles.to_numpy(dtype=np.float64).T.copy()
     names = json.dumps(list(roles.columns) if X.kind == "probs" else [])
-    with ArrayWriter(path, len(arrays), {"roles": names}) as writer:
-        for name in sorted(arrays):
-            writer.add(name, arrays[name])
+    write_arrays(path, arrays, {"roles": names})
 
 
 def _read(path: Path) -> tuple[dict[str, npt.NDArray[Any]], list[str]]:
-    with safe_open(path, framework="np") as file:
-        names = json.loads(file.metadata()["roles"])
-        return {name: file.get_tensor(name) for name in file.keys()}, list(names)  # noqa: SIM118 - not a dict
+    arrays, metadata = read_arrays(path)
+    return arrays, list(json.loads(metadata["roles"]))
 
 
 def organize(
@@ -136,23 +127,21 @@ def organize(
     if jobs < 1:
         raise InputError(f"jobs must be at least 1, not {jobs}")
     captured = open_capture(source)
-    chosen_block = captured.blocks[0] if block is None and len(captured.blocks) == 1 else block
-    if chosen_block is None:
-        raise InputError(f"this network has several blocks, name one: {', '.join(captured.blocks)}")
+    chosen_block = block_of(captured, block)
     chosen_kind: Kind = kind or ("probs" if "probs" in captured.kept else "scores")
     settings = (questionnaire or Questionnaire()).get_params()
     settings.pop("n_jobs")
-    threads = threads or max(1, _cores() // jobs)
+    threads = threads or max(1, cores() // jobs)
     facts = {"block": chosen_block, "kind": chosen_kind, "seed": random_state, "questionnaire": settings}
-    with _folder(captured.run, facts, say) as folder:
+    with study_folder(captured.run, OrganizeResult.study, facts, say) as folder:
         paths = [folder / f"batch-{i:04d}.safetensors" for i in range(len(captured))]
         controls = [folder / f"control-{path.name}" for path in paths] if control is not None else []
-        total = len(paths) + len(controls)
+        steps = Steps(progress, len(paths) + len(controls))
         units = [
             (lambda i=i: captured.tensor(i, chosen_block, chosen_kind), path, settings, threads, random_state + i)
             for i, path in enumerate(paths)
         ]
-        done = _run_units(units, jobs, progress, 0, total)
+        run_units(_unit, units, jobs, steps)
         if control is not None and not all(path.exists() for path in controls):
             from headscape.attention.capture import recapture
 
@@ -162,7 +151,7 @@ def organize(
                 (lambda i=i: shown.tensor(i, chosen_block, chosen_kind), path, settings, threads, random_state + i)
                 for i, path in enumerate(controls)
             ]
-            _run_units(units, jobs, progress, done, total)
+            run_units(_unit, units, jobs, steps)
         batches = [_read(path) for path in paths]
         control_batches = [_read(path)[0] for path in controls]
     probes = _induction(model, captured, chosen_block, random_state, say)
@@ -170,52 +159,6 @@ def organize(
     if captured.run is not None:
         result.save(captured.run.path / result.study)
     return result
-
-
-def _cores() -> int:
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-
-
-@contextmanager
-def _folder(run: Run | None, facts: Mapping[str, Any], say: Callable[[str], None]) -> Iterator[Path]:
-    """Where the units go: the run's folder, emptied when it was made with other settings, or a temporary one."""
-    if run is None:
-        with tempfile.TemporaryDirectory(prefix="headscape-") as scratch:
-            yield Path(scratch)
-        return
-    folder = run.path / OrganizeResult.study
-    file = folder / "settings.json"
-    plain = json.loads(json.dumps(facts))
-    if folder.exists() and not (file.is_file() and _same(file, plain)):
-        say("the study was made with other settings before: organising again")
-        shutil.rmtree(folder)
-    if not file.is_file():
-        write_json(file, plain)
-    yield folder
-
-
-def _same(file: Path, plain: Mapping[str, Any]) -> bool:
-    try:
-        return bool(json.loads(file.read_text()) == plain)
-    except ValueError:
-        return False
-
-
-def _run_units(
-    units: Sequence[tuple[Any, ...]], jobs: int, progress: Callable[[int, int], None], start: int, total: int
-) -> int:
-    progress(start, total)
-    if jobs == 1:
-        for unit in units:
-            _unit(*unit)
-            start += 1
-            progress(start, total)
-        return start
-    results = Parallel(n_jobs=jobs, return_as="generator_unordered")(delayed(_unit)(*unit) for unit in units)
-    for _ in results:
-        start += 1
-        progress(start, total)
-    return start
 
 
 def _induction(

@@ -2,12 +2,7 @@
 
 from __future__ import annotations
 
-import json
-import os
-import shutil
-import tempfile
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -15,17 +10,16 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 import pandas as pd
-from joblib import Parallel, delayed
 
 from headscape.captures import Capture, open_capture
 from headscape.errors import InputError
 from headscape.geometry.questionnaire import Questionnaire
 from headscape.results import bootstrap
 from headscape.runs import Run
-from headscape.storage import write_json
 from headscape.studies.softmax_head import COLUMNS, Head, as_probabilities, log_attention, organise
 from headscape.studies.softmax_result import HEAD_VARIANTS, SoftmaxResult, within
 from headscape.studies.softmax_units import Layer, change_all, change_layer, measure_layer, read_unit, trees_of
+from headscape.studies.units import Steps, block_of, cores, run_units, study_folder
 from headscape.tensor import HeadId
 
 if TYPE_CHECKING:
@@ -90,27 +84,25 @@ def softmax(
     if not tolerance > 0:
         raise InputError(f"the tolerance must be above 0, not {tolerance}")
     captured = open_capture(source)
-    chosen_block = captured.blocks[0] if block is None and len(captured.blocks) == 1 else block
-    if chosen_block is None:
-        raise InputError(f"this network has several blocks, name one: {', '.join(captured.blocks)}")
+    chosen_block = block_of(captured, block)
     check_scores(captured)
     chosen = _chosen(captured, chosen_block, heads)
     shown = _chosen(captured, chosen_block, show) if show else []
     n = min(batches, len(captured))
     settings = (questionnaire or Questionnaire()).get_params()
     settings.pop("n_jobs")
-    shared, alone = threads or max(1, _cores() // jobs), threads or _cores()  # the model runs when no job does
+    shared, alone = threads or max(1, cores() // jobs), threads or cores()  # the model runs when no job does
     facts = {
         "block": chosen_block,
         "heads": None if len(chosen) == len(captured.heads(chosen_block)) else [str(head) for head in chosen],
         "seed": random_state,
         "questionnaire": settings,
     }  # more inputs only add files
-    with _folder(captured.run, facts, say) as folder:
+    with study_folder(captured.run, SoftmaxResult.study, facts, say) as folder:
         study = _Study(captured, chosen_block, chosen, n, folder)
-        steps = _Steps(progress, study.n_steps(model is not None, control is not None))
+        steps = Steps(progress, study.n_steps(model is not None, control is not None))
         units = [(study.layers(i)[k], study.maps(i)[k], settings, shared, random_state + i) for i, k in study.places()]
-        _run_units(units, jobs, steps)
+        run_units(measure_layer, units, jobs, steps)
         if control is not None:
             from headscape.attention.capture import recapture
 
@@ -123,7 +115,7 @@ def softmax(
                 units = [
                     (layer, path, settings, shared, random_state) for layer, path in zip(layers, paths, strict=True)
                 ]
-                _run_units(units, jobs, steps)
+                run_units(measure_layer, units, jobs, steps)
         unit = "" if model is None else _change(study, model, alone, steps, say)
         result = study.summary(unit, control is not None, tolerance, shown, facts | {"batches": n})
     if captured.run is not None:
@@ -166,7 +158,7 @@ def _figure_maps(head: Head) -> dict[str, Array]:
     return out | {"original": head.softmax.astype(np.float32)} | {k: v.astype(np.int32) for k, v in orders.items()}
 
 
-def _change(study: _Study, model: Model, threads: int, steps: _Steps, say: Callable[[str], None]) -> str:
+def _change(study: _Study, model: Model, threads: int, steps: Steps, say: Callable[[str], None]) -> str:
     """Put the maps back into the model, input by input; return the unit, '' where the model cannot be asked."""
     import torch
 
@@ -325,54 +317,3 @@ def _chosen(captured: Capture, block: str, heads: Sequence[HeadId | str] | None)
     if missing:
         raise InputError(f"head {missing[0]} was not captured in block {block!r} ({len(known)} heads were)")
     return [head for head in known if head in wanted]
-
-
-class _Steps:
-    """Counts units for the progress bar."""
-
-    def __init__(self, progress: Callable[[int, int], None], total: int) -> None:
-        self._progress, self._total, self._done = progress, total, 0
-        progress(0, total)
-
-    def one(self) -> None:
-        self._done += 1
-        self._progress(self._done, self._total)
-
-
-def _run_units(units: Sequence[tuple[Any, ...]], jobs: int, steps: _Steps) -> None:
-    if jobs == 1:
-        for unit in units:
-            measure_layer(*unit)
-            steps.one()
-        return
-    for _ in Parallel(n_jobs=jobs, return_as="generator_unordered")(delayed(measure_layer)(*unit) for unit in units):
-        steps.one()
-
-
-def _cores() -> int:
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-
-
-@contextmanager
-def _folder(run: Run | None, facts: Mapping[str, Any], say: Callable[[str], None]) -> Iterator[Path]:
-    """Where the units go: the run's folder, emptied when it was made with other settings, or a temporary one."""
-    if run is None:
-        with tempfile.TemporaryDirectory(prefix="headscape-") as scratch:
-            yield Path(scratch)
-        return
-    folder = run.path / SoftmaxResult.study
-    file = folder / "settings.json"
-    plain = json.loads(json.dumps(facts))
-    if folder.exists() and not (file.is_file() and _same(file, plain)):
-        say("the study was made with other settings before: starting anew")
-        shutil.rmtree(folder)
-    if not file.is_file():
-        write_json(file, plain)
-    yield folder
-
-
-def _same(file: Path, plain: Mapping[str, Any]) -> bool:
-    try:
-        return bool(json.loads(file.read_text()) == plain)
-    except ValueError:
-        return False

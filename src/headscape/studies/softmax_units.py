@@ -16,7 +16,6 @@ from safetensors import safe_open
 from headscape.captures import Batch
 from headscape.errors import InputError
 from headscape.geometry.diffusion import one_blas_thread
-from headscape.storage import ArrayWriter
 from headscape.studies.softmax_head import (
     COLUMNS,
     Head,
@@ -28,6 +27,7 @@ from headscape.studies.softmax_head import (
     scales,
 )
 from headscape.studies.softmax_result import ALL_VARIANTS, HEAD_VARIANTS, LAYER_VARIANTS
+from headscape.studies.units import read_arrays, write_arrays
 from headscape.tensor import AttentionTensor, HeadId
 from headscape.tree import PartitionTree
 
@@ -104,7 +104,7 @@ def measure_layer(layer: Layer, path: Path, settings: Mapping[str, Any], threads
                 arrays[f"{name}_labels/{k}"] = tree.labels.astype(np.int32)
                 arrays[f"{name}_order/{k}"] = tree.order.astype(np.int32)
     arrays |= {"values": np.array(rows, dtype=np.float64), "scales": np.array(by_scale, dtype=np.float64)}
-    _write(path, arrays, {"notes": json.dumps(notes)})
+    write_arrays(path, arrays, {"notes": json.dumps(notes)})
 
 
 def trees_of(path: Path, k: int) -> Trees:
@@ -138,7 +138,7 @@ def change_layer(bench: Callable[[], Bench], layer: Layer, maps: Path, path: Pat
     found = maps_of(layer, maps, LAYER_VARIANTS)
     each = [[bench().change({h: found[v][h]}) for h in layer.head_ids()] for v in HEAD_VARIANTS]
     whole = [bench().change(found[v]) for v in LAYER_VARIANTS]
-    _write(path, {"heads": np.array(each, dtype=np.float64), "layer": np.array(whole, dtype=np.float64)}, {})
+    write_arrays(path, {"heads": np.array(each, dtype=np.float64), "layer": np.array(whole, dtype=np.float64)})
 
 
 def change_all(bench: Callable[[], Bench], layers: Sequence[Layer], maps: Sequence[Path], path: Path) -> None:
@@ -151,18 +151,10 @@ def change_all(bench: Callable[[], Bench], layers: Sequence[Layer], maps: Sequen
         for layer, file in zip(layers, maps, strict=True):
             every |= maps_of(layer, file, [variant])[variant]
         changes.append(bench().change(every))
-    _write(path, {"changes": np.array(changes), "base": np.array([bench().base])}, {})
-
-
-def _write(path: Path, arrays: Mapping[str, Array], metadata: Mapping[str, str]) -> None:
-    with ArrayWriter(path, len(arrays), metadata) as writer:
-        for name in sorted(arrays):
-            writer.add(name, arrays[name])
+    write_arrays(path, {"changes": np.array(changes), "base": np.array([bench().base])})
 
 
 def read_unit(path: Path) -> tuple[dict[str, Array], list[str]]:
     """The arrays of a unit but for its trees, and its notes, one a head."""
-    with safe_open(path, framework="np") as file:
-        notes = json.loads((file.metadata() or {}).get("notes", "[]"))
-        arrays = {name: file.get_tensor(name) for name in file.keys() if "/" not in name}  # noqa: SIM118 - not a dict
-    return arrays, [str(note) for note in notes]
+    arrays, metadata = read_arrays(path, lambda name: "/" not in name)
+    return arrays, [str(note) for note in json.loads(metadata.get("notes", "[]"))]
