@@ -1,0 +1,241 @@
+r"""Spectrum edits: change the singular values, or the bases, of weight matrices for the time of a block.
+
+The edits themselves are functions of a matrix :math:`W = U \mathrm{diag}(\sigma) V^T`. As interventions they go, by
+default, to the query and key maps: what a head scores is :math:`x^T W_q^T W_k y`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, Literal
+
+import numpy as np
+import numpy.typing as npt
+from scipy.linalg import svd
+
+from headscape.errors import InputError
+from headscape.statistics.spectra import energy_rank
+
+if TYPE_CHECKING:
+    from headscape.attention.models import Model
+    from headscape.attention.weights import Part
+
+__all__ = [
+    "edited",
+    "flatten",
+    "random_basis",
+    "randomise",
+    "scale",
+    "scale_spectra",
+    "scaling_exception",
+    "truncate",
+]
+
+FloatArray = npt.NDArray[np.float64]
+Edit = Callable[[FloatArray], npt.ArrayLike]
+EXACT = 1e-4
+"""Relative difference up to which scores count as multiplied exactly; float32 leaves some 1e-6."""
+UNCHANGED = 1e-2
+"""The same for scores that stay as they were; the small number that a norm adds to its root shows."""
+
+
+def scale(matrix: npt.ArrayLike, alpha: float) -> FloatArray:
+    """All singular values times alpha, which is the matrix times alpha."""
+    if not np.isfinite(alpha) or alpha <= 0:
+        raise InputError(f"a spectrum is scaled by a number above 0, not by {alpha}")
+    return np.asarray(matrix, dtype=np.float64) * alpha
+
+
+def truncate(matrix: npt.ArrayLike, rank: int | None = None, energy: float | None = None) -> FloatArray:
+    """Keep the largest singular values: `rank` of them, or as many as hold a share of the energy.
+
+    >>> truncate(np.diag([3.0, 2.0, 1.0]), rank=1).round(12).tolist()
+    [[3.0, 0.0, 0.0], [0.0, 0.0, 0.0], [0.0, 0.0, 0.0]]
+    """
+    if (rank is None) == (energy is None):
+        raise InputError("truncate by rank or by energy, one of the two")
+    U, s, Vt = _svd(matrix)
+    kept = energy_rank(s, energy) if energy is not None else rank
+    assert kept is not None
+    if kept < 0:
+        raise InputError(f"a rank is at least 0, not {kept}")
+    return np.asarray((U[:, :kept] * s[:kept]) @ Vt[:kept])
+
+
+def flatten(matrix: npt.ArrayLike, strength: float = 1.0) -> FloatArray:
+    r"""Even out the spectrum, the energy kept: :math:`\sigma_i \to c\, \sigma_i^{1 - t}` with t the strength.
+
+    At strength 1 all singular values are equal; 0 changes nothing.
+
+    >>> flatten(np.diag([4.0, 3.0])).round(12).tolist() == (np.eye(2) * 12.5**0.5).round(12).tolist()
+    True
+    """
+    if not 0 <= strength <= 1:
+        raise InputError(f"the strength lies between 0 and 1, not at {strength}")
+    U, s, Vt = _svd(matrix)
+    flat = np.where(s > 0, s, 1.0) ** (1 - strength) * ((s > 0) | (strength == 1))
+    size = np.sqrt((flat**2).sum())
+    factor = np.sqrt((s**2).sum()) / size if size > 0 else 0.0
+    return np.asarray((U * (flat * factor)) @ Vt)
+
+
+def randomise(
+    matrix: npt.ArrayLike, random_state: int | np.random.Generator = 0, side: Literal["both", "out", "in"] = "both"
+) -> FloatArray:
+    """Keep the singular values, draw the bases anew: of the outputs, of the inputs, or both."""
+    if side not in ("both", "out", "in"):
+        raise InputError(f"the side is both, out or in, not {side!r}")
+    rng = np.random.default_rng(random_state)
+    U, s, Vt = _svd(matrix)
+    if side != "in":
+        U = random_basis(U.shape[0], len(s), rng)
+    if side != "out":
+        Vt = random_basis(Vt.shape[1], len(s), rng).T
+    return np.asarray((U * s) @ Vt)
+
+
+def random_basis(n: int, r: int, rng: np.random.Generator) -> FloatArray:
+    """Orthonormal directions, uniformly at random: (n, r), r of them in n dimensions."""
+    basis, upper = np.linalg.qr(rng.standard_normal((n, r)))
+    return np.asarray(basis * np.sign(np.diagonal(upper)))  # signs make it uniform
+
+
+def _svd(matrix: npt.ArrayLike) -> tuple[FloatArray, FloatArray, FloatArray]:
+    W = np.asarray(matrix, dtype=np.float64)
+    if W.ndim != 2:
+        raise InputError(f"a spectrum is edited of a matrix, this array has shape {W.shape}")
+    U, s, Vt = svd(W, full_matrices=False)
+    return U, s, Vt
+
+
+@contextmanager
+def edited(
+    model: Model,
+    edit: Edit,
+    *,
+    maps: Sequence[str] = ("q", "k"),
+    layers: Iterable[int] | None = None,
+    per: Literal["head", "matrix"] = "head",
+) -> Iterator[Model]:
+    """Edit matrices of a model for the time of the block; it is exactly as before after it.
+
+    Parameters
+    ----------
+    edit
+        A function of a matrix (out, in) that returns one of the same shape, as in `lambda W: truncate(W, rank=8)`.
+        Biases stay as they are.
+    maps
+        Any of q, k, v, o, gate, up, down. Fused maps are edited in part.
+    layers
+        Which ones, all by default.
+    per
+        "head" edits every head's own matrix (key and value heads once a group), "matrix" all heads of a layer
+        together, as the thesis does. Feed-forward maps have no heads.
+    """
+    from headscape.attention.weights import parts_of, put, read, select_parts
+
+    if per not in ("head", "matrix"):
+        raise InputError(f"per is head or matrix, not {per!r}")
+    changed: list[tuple[Any, Any, None]] = []
+    for part in select_parts(parts_of(model)[0], maps, layers):
+        matrix = read(model, part).astype(np.float64)
+        if per == "matrix":
+            new = np.asarray(edit(matrix))
+        else:
+            new = part.joined(np.stack([np.asarray(edit(head)) for head in part.by_head(matrix)]))
+        changed.append((part, new, None))
+    with put(model, changed):
+        yield model
+
+
+@contextmanager
+def scale_spectra(model: Model, alpha: float, layers: Iterable[int] | None = None) -> Iterator[Model]:
+    r"""Multiply the spectra of the query and key maps, and their biases, by alpha for the time of the block.
+
+    The scores of a layer are then :math:`\alpha^2` times what they were, its input held fixed. Later layers see a
+    changed input.
+
+    Raises
+    ------
+    InputError
+        If queries and keys are normalised after their maps (QK-norm): the norm undoes any scaling. Where scores change
+        by another law (a softcap, a position bias), see `scaling_exception`.
+    """
+    from headscape.attention.weights import parts_of, select_parts
+
+    exception = scaling_exception(model)
+    if exception.startswith("QK-norm"):
+        raise InputError(f"the spectra of {model.source} cannot be scaled: {exception}; use hs.scale_scores instead")
+    with _scaled(model, alpha, select_parts(parts_of(model)[0], ("q", "k"), layers)):
+        yield model
+
+
+@contextmanager
+def _scaled(model: Model, alpha: float, parts: Iterable[Part]) -> Iterator[None]:
+    from headscape.attention.weights import put, read, read_bias
+
+    changed = []
+    for part in parts:
+        bias = read_bias(model, part)
+        changed.append((part, scale(read(model, part), alpha), None if bias is None else bias * alpha))
+    with put(model, changed):
+        yield
+
+
+def scaling_exception(model: Model, alpha: float = 2.0) -> str:
+    """Why scores do not become alpha^2 times as large when both spectra are scaled; '' where they do.
+
+    It is tried on a short input, one layer at a time (the first, the middle and the last): layers before the scaled one
+    are untouched, so its input is the same.
+    """
+    from headscape.attention.weights import parts_of
+
+    maps: dict[tuple[str, int], list[Part]] = {}
+    for part in parts_of(model)[0]:
+        if part.kind in ("q", "k"):
+            maps.setdefault((part.block, part.layer), []).append(part)
+    sites = [site for site in model.sites if (site.block, site.layer) in maps]
+    if not sites:
+        return "no query and key maps are understood"
+    before = _scores(model)
+    for i in sorted({0, len(sites) // 2, len(sites) - 1}):
+        site = sites[i]
+        with _scaled(model, alpha, maps[site.block, site.layer]):
+            after = _scores(model)[site.name]
+        own = before[site.name]
+        size = float(np.abs(own).max()) or 1.0
+        if np.abs(after - alpha**2 * own).max() <= EXACT * alpha**2 * size:
+            continue
+        if np.abs(after - own).max() <= UNCHANGED * size:
+            norms = _norms_in(model.module.get_submodule(site.name))
+            return f"QK-norm ({', '.join(norms) or 'a normalisation of queries and keys'}) undoes any scaling"
+        return "something is added to the scores or caps them (a softcap or a position bias), and does not scale along"
+    return ""
+
+
+def _scores(model: Model) -> dict[str, FloatArray]:
+    """What softmax sees in every layer on a short input, {site: (n_head, n_query, n_key)}."""
+    import torch
+
+    from headscape.attention.sites import example_input, run
+    from headscape.attention.tapping import tapped
+    from headscape.attention.taps import AttentionCall, Tap
+
+    found: dict[int, FloatArray] = {}
+
+    class Look(Tap):
+        blockwise = False
+
+        def scores(self, call: AttentionCall, scores: torch.Tensor) -> torch.Tensor:
+            found[id(call.module)] = scores[0].double().cpu().numpy()
+            return scores
+
+    with torch.no_grad(), tapped(model.module, Look(), model.attention):
+        run(model, example_input(model), whole=False)
+    modules = dict(model.module.named_modules())
+    return {site.name: found[id(modules[site.name])] for site in model.sites}
+
+
+def _norms_in(module: Any) -> list[str]:
+    return [name for name, part in module.named_modules() if "norm" in type(part).__name__.lower()]
