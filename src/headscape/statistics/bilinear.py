@@ -1,0 +1,200 @@
+"""Attention scores as a bilinear form x^T C y of Gaussians: mean, variance, skewness, kurtosis, and bounds."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from headscape.errors import InputError
+
+__all__ = [
+    "Moments",
+    "centred_kurtosis",
+    "form_moments",
+    "measured_moments",
+    "pooled_moments",
+    "quadratic_moments",
+    "random_form_covariance",
+    "score_bound",
+    "self_moments",
+    "trace_variance",
+]
+
+Array = npt.NDArray[Any]
+
+
+class Moments(NamedTuple):
+    """Mean, variance, skewness and excess kurtosis; the last two are 0 for a normal variable, NaN for a constant."""
+
+    mean: float
+    variance: float
+    skewness: float
+    kurtosis: float
+
+
+def _from_cumulants(k1: float, k2: float, k3: float, k4: float) -> Moments:
+    if not k2 > 0:
+        return Moments(float(k1), max(float(k2), 0.0), float("nan"), float("nan"))
+    return Moments(float(k1), float(k2), float(k3 / k2**1.5), float(k4 / k2**2))
+
+
+def quadratic_moments(Q: npt.ArrayLike, mean: npt.ArrayLike, covariance: npt.ArrayLike) -> Moments:
+    """Moments of z^T Q z for z ~ N(mean, S) and a symmetric Q, from its cumulants.
+
+    k_r = 2^(r-1) (r-1)! [tr((QS)^r) + r mu^T Q (SQ)^(r-1) mu]: k2 = 2 tr((QS)^2) + 4 mu^T QSQ mu,
+    k4 = 48 [tr((QS)^4) + 4 mu^T Q(SQ)^3 mu].
+
+    >>> chi_squared = quadratic_moments([[1.0]], [0.0], [[1.0]])
+    >>> [round(float(moment), 3) for moment in chi_squared]
+    [1.0, 2.0, 2.828, 12.0]
+    """
+    Q, mu, S = (np.asarray(a, dtype=float) for a in (Q, mean, covariance))
+    if Q.shape != S.shape or Q.shape != (len(mu), len(mu)):
+        raise InputError(f"a form {Q.shape}, a mean {mu.shape} and a covariance {S.shape} do not fit together")
+    if not np.allclose(Q, Q.T):
+        raise InputError("the matrix of a quadratic form must be symmetric; take (Q + Q^T)/2")
+    QS = Q @ S
+    square = QS @ QS
+    a = Q @ mu  # mu^T Q (SQ)^r mu = a^T (SQ)^(r-1) S a
+    b = S @ a
+    c = QS @ a
+    k1 = np.trace(QS) + mu @ a
+    k2 = 2 * np.trace(square) + 4 * a @ b
+    k3 = 8 * ((square * QS.T).sum() + 3 * c @ b)
+    k4 = 48 * ((square * square.T).sum() + 4 * (QS @ c) @ b)
+    return _from_cumulants(k1, k2, k3, k4)
+
+
+def form_moments(
+    C: npt.ArrayLike,
+    mean_x: npt.ArrayLike,
+    mean_y: npt.ArrayLike,
+    cov_x: npt.ArrayLike,
+    cov_y: npt.ArrayLike,
+    cov_yx: npt.ArrayLike | None = None,
+) -> Moments:
+    """Moments of x^T C y for jointly Gaussian x (m,) and y (n,); C is (m, n), cov_yx (n, m), independent without it.
+
+    Mean mu_x^T C mu_y + tr(C S_YX) (the thesis prints S_XY). Variance tr(C S_Y C^T S_X) + tr(C S_YX C S_YX) +
+    mu_y^T C^T S_X C mu_y + mu_x^T C S_Y C^T mu_x + 2 mu_x^T C S_YX C mu_y. Both, and the rest, follow from the
+    quadratic form [[0, C], [C^T, 0]]/2 on the joint vector; a matrix product less when x and y are independent.
+    """
+    C, mu_x, mu_y, S_x, S_y = (np.asarray(a, dtype=float) for a in (C, mean_x, mean_y, cov_x, cov_y))
+    m, n = C.shape
+    if (mu_x.shape, mu_y.shape, S_x.shape, S_y.shape) != ((m,), (n,), (m, m), (n, n)):
+        raise InputError(
+            f"C of shape {C.shape} needs means of {m} and {n} entries and their covariances, got {mu_x.shape}, "
+            f"{mu_y.shape}, {S_x.shape} and {S_y.shape}"
+        )
+    if cov_yx is None:
+        return _independent_moments(C, mu_x, mu_y, S_x, S_y)
+    S_yx = np.asarray(cov_yx, dtype=float)
+    if S_yx.shape != (n, m):
+        raise InputError(f"the covariance of y with x has shape {S_yx.shape}, it must be ({n}, {m})")
+    Q = np.block([[np.zeros((m, m)), C / 2], [C.T / 2, np.zeros((n, n))]])
+    S = np.block([[S_x, S_yx.T], [S_yx, S_y]])
+    return quadratic_moments(Q, np.concatenate([mu_x, mu_y]), S)
+
+
+def _independent_moments(C: Array, mu_x: Array, mu_y: Array, S_x: Array, S_y: Array) -> Moments:
+    """The same without cross-covariance, on matrices of half the size."""
+    M = (C @ S_y) @ (C.T @ S_x)
+    u, v = C @ mu_y, C.T @ mu_x  # the form is linear in x with slope u, in y with slope v, and bilinear
+    su, sv = S_x @ u, S_y @ v
+    k1 = mu_x @ u
+    k2 = np.trace(M) + u @ su + v @ sv
+    k3 = 6 * (su @ C @ sv)
+    k4 = 6 * (M * M.T).sum() + 12 * (su @ (C @ S_y @ C.T) @ su + sv @ (C.T @ S_x @ C) @ sv)
+    return _from_cumulants(k1, k2, k3, k4)
+
+
+def self_moments(C: npt.ArrayLike, mean: npt.ArrayLike, covariance: npt.ArrayLike) -> Moments:
+    """Moments of x^T C x, a token's score with itself: mean tr(C S) + mu^T C mu, variance 2 tr(MSMS) + 4 mu^T MSM mu.
+
+    M = (C + C^T)/2.
+    """
+    C = np.asarray(C, dtype=float)
+    return quadratic_moments((C + C.T) / 2, mean, covariance)
+
+
+def centred_kurtosis(C: npt.ArrayLike, cov_x: npt.ArrayLike, cov_y: npt.ArrayLike) -> float:
+    """Excess kurtosis of x^T C y for independent centred x and y: 6 tr(M^2) / (tr M)^2, M = C S_Y C^T S_X.
+
+    It lies between 6/rank and 6: a form spread over many directions is nearly normal, one of low rank is not.
+
+    >>> round(centred_kurtosis(np.eye(4), np.eye(4), np.eye(4)), 3), round(centred_kurtosis([[1.]], [[1.]], [[1.]]), 3)
+    (1.5, 6.0)
+    """
+    C, S_x, S_y = (np.asarray(a, dtype=float) for a in (C, cov_x, cov_y))
+    M = (C @ S_y) @ (C.T @ S_x)
+    return float(6 * (M * M.T).sum() / np.trace(M) ** 2)
+
+
+def measured_moments(scores: npt.ArrayLike) -> Moments:
+    """Moments of scores that were seen, all of them together.
+
+    >>> measured_moments([-1.0, 1.0])
+    Moments(mean=0.0, variance=1.0, skewness=0.0, kurtosis=-2.0)
+    """
+    x = np.asarray(scores, dtype=float).ravel()
+    if not len(x):
+        raise InputError("no scores to take moments of")
+    mean = x.mean()
+    centred = x - mean
+    square = centred**2
+    variance = square.mean()
+    return _from_cumulants(mean, variance, (square * centred).mean(), (square**2).mean() - 3 * variance**2)
+
+
+def pooled_moments(parts: Sequence[Moments], weights: npt.ArrayLike) -> Moments:
+    """Moments of scores drawn from several groups (token distances, say) with given weights, from those of the groups.
+
+    With d_g the distance of a group's mean from the whole: variance sum w (v_g + d_g^2), and so on.
+    """
+    w = np.asarray(weights, dtype=float)
+    if len(parts) != len(w) or not w.sum() > 0 or (w < 0).any():
+        raise InputError(f"{len(parts)} groups need as many weights, at least 0 and not all 0; got {w.tolist()}")
+    w = w / w.sum()
+    means, variances, skews, kurts = (np.array([getattr(p, name) for p in parts]) for name in Moments._fields)
+    third = np.nan_to_num(skews) * variances**1.5
+    fourth = (np.nan_to_num(kurts) + 3) * variances**2
+    mean = w @ means
+    d = means - mean
+    variance = w @ (variances + d**2)
+    k3 = w @ (third + 3 * variances * d + d**3)
+    m4 = w @ (fourth + 4 * third * d + 6 * variances * d**2 + d**4)
+    return _from_cumulants(mean, variance, k3, m4 - 3 * variance**2)
+
+
+def trace_variance(singular_a: npt.ArrayLike, singular_b: npt.ArrayLike, shape: tuple[int, int]) -> float:
+    """Variance of tr(A^T B) when the bases of A and B, both (m, n), are random: (sum s_a^2)(sum s_b^2)/(m n).
+
+    Only the two energies count, not the order of the spectra (the thesis pairs them). For entries of variance s^2 it
+    is m n s^4 in the mean.
+    """
+    a, b = np.asarray(singular_a, dtype=float), np.asarray(singular_b, dtype=float)
+    return float((a**2).sum() * (b**2).sum() / (shape[0] * shape[1]))
+
+
+def random_form_covariance(
+    x: npt.ArrayLike, y: npt.ArrayLike, other_x: npt.ArrayLike, other_y: npt.ArrayLike, variance: float
+) -> float:
+    """Cov(x^T C y, x'^T C y') over matrices C with independent centred entries of a variance: s^2 <x, x'> <y, y'>.
+
+    With s^2 = 1/n the variance of a score is |x|^2 |y|^2 / n at every angle between x and y: angles are not in the
+    variances (as the thesis has it) but in the covariances, |x|^2 <y, y'> / n.
+    """
+    x, y, other_x, other_y = (np.asarray(a, dtype=float) for a in (x, y, other_x, other_y))
+    return float(variance * (x @ other_x) * (y @ other_y))
+
+
+def score_bound(Wq: npt.ArrayLike, Wk: npt.ArrayLike, x: npt.ArrayLike, y: npt.ArrayLike) -> float:
+    """Largest possible |<Wq x, Wk y>| for vectors as long as x and y: ||Wq^T Wk||_2 |x| |y|.
+
+    The thesis multiplies by |cos| of the angle between x and y; with that it is no bound.
+    """
+    form = np.asarray(Wq, dtype=float).T @ np.asarray(Wk, dtype=float)
+    return float(np.linalg.norm(form, 2) * np.linalg.norm(np.asarray(x)) * np.linalg.norm(np.asarray(y)))

@@ -1,0 +1,172 @@
+"""What attention does to Gaussians of tokens: the propagated joint, and how far tokens mix with depth."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+from scipy.linalg import svdvals
+from scipy.special import softmax
+
+from headscape.errors import InputError
+from headscape.statistics.gaussian import Gaussian, entropy, linear_map, mutual_information
+
+__all__ = [
+    "Spread",
+    "Weights",
+    "attention_step",
+    "energy_rank",
+    "information_between",
+    "position_share",
+    "propagate",
+    "relative_difference",
+    "spread_by_depth",
+    "token_entropy",
+    "token_spread",
+]
+
+Array = npt.NDArray[Any]
+
+
+def propagate(joint: Gaussian, A: npt.ArrayLike, Wv: npt.ArrayLike) -> Gaussian:
+    """The joint Gaussian of tokens after attention with fixed weights: (A kron Wv) applied to that before.
+
+    The joint has n tokens of d dimensions in a row; A is (m, n), Wv (d_out, d), the result m tokens of d_out
+    dimensions. Real attention depends on the tokens: then this is off, and what is measured belongs beside it.
+
+    >>> both = Gaussian([0, 2], np.eye(2))  # two tokens of one dimension
+    >>> propagate(both, [[0.5, 0.5]], [[1.0]]).mean
+    array([1.])
+    """
+    A, Wv = np.asarray(A, dtype=float), np.asarray(Wv, dtype=float)
+    if A.ndim != 2 or Wv.ndim != 2 or A.shape[1] * Wv.shape[1] != joint.dim:
+        raise InputError(
+            f"weights {A.shape} and a value map {Wv.shape} take {A.shape[-1]} x {Wv.shape[-1]} numbers, the joint has "
+            f"{joint.dim}"
+        )
+    return linear_map(joint, np.kron(A, Wv))
+
+
+def _token(joint: Gaussian, n_tokens: int, tokens: Sequence[int]) -> Gaussian:
+    dim, rest = divmod(joint.dim, n_tokens)
+    if rest:
+        raise InputError(f"a joint of {joint.dim} dimensions does not hold {n_tokens} tokens")
+    if not all(0 <= token < n_tokens for token in tokens):
+        raise InputError(f"there are tokens 0 to {n_tokens - 1}, not {list(tokens)}")
+    return joint.marginal(np.concatenate([np.arange(token * dim, (token + 1) * dim) for token in tokens]))
+
+
+def token_entropy(joint: Gaussian, n_tokens: int, token: int) -> float:
+    """Entropy of one token of a joint of n tokens, in nats."""
+    return entropy(_token(joint, n_tokens, [token]))
+
+
+def information_between(joint: Gaussian, n_tokens: int, first: int, second: int) -> float:
+    """Mutual information of two tokens of a joint of n tokens, in nats."""
+    if first == second:
+        raise InputError(f"token {first} has no finite mutual information with itself; name two tokens")
+    return mutual_information(_token(joint, n_tokens, [first, second]), joint.dim // n_tokens)
+
+
+def relative_difference(found: npt.ArrayLike, wanted: npt.ArrayLike) -> float:
+    """||found - wanted|| / ||wanted||, Frobenius; infinite when only `wanted` is 0."""
+    found, wanted = np.asarray(found, dtype=float), np.asarray(wanted, dtype=float)
+    size, off = float(np.linalg.norm(wanted)), float(np.linalg.norm(found - wanted))
+    return off / size if size else (0.0 if not off else float("inf"))
+
+
+# --- do tokens become one? -----------------------------------------------------------------------------------------
+
+
+class Weights(NamedTuple):
+    """The maps of one layer of pure attention; queries and keys (d_h, d), values (d, d)."""
+
+    query: Array
+    key: Array
+    value: Array
+
+
+def attention_step(X: npt.ArrayLike, weights: Weights, *, skip: float = 0.0, causal: bool = False) -> Array:
+    """One layer on tokens X (n, d): (1 - skip) softmax(Q K^T / sqrt(d_h)) V + skip X."""
+    X = np.asarray(X, dtype=float)
+    Q, K, V = (X @ np.asarray(w, dtype=float).T for w in weights)
+    scores = Q @ K.T / np.sqrt(Q.shape[1])
+    if causal:
+        scores = np.where(np.tri(len(X), dtype=bool), scores, -np.inf)
+    return np.asarray((1 - skip) * softmax(scores, axis=1) @ V + skip * X)
+
+
+class Spread(NamedTuple):
+    """How different tokens are: `residual` is ||X - mean|| / ||X||, `cosine` the mean over pairs of tokens."""
+
+    residual: float
+    cosine: float
+
+
+def token_spread(X: npt.ArrayLike) -> Spread:
+    """How different the tokens X (n, d) are; residual 0 and cosine 1 when all are one.
+
+    >>> token_spread([[1, 0], [1, 0]]), token_spread([[1, 0], [-1, 0]])
+    (Spread(residual=0.0, cosine=1.0), Spread(residual=1.0, cosine=-1.0))
+    """
+    X = np.asarray(X, dtype=float)
+    if X.ndim != 2 or len(X) < 2:
+        raise InputError(f"tokens of shape {X.shape}: a spread needs two or more rows")
+    residual = relative_difference(np.broadcast_to(X.mean(axis=0), X.shape), X)
+    norms = np.linalg.norm(X, axis=1, keepdims=True)
+    total = (X / np.where(norms > 0, norms, 1)).sum(axis=0)
+    n, present = len(X), int((norms > 0).sum())
+    return Spread(residual, float((total @ total - present) / (n * (n - 1))))
+
+
+def spread_by_depth(X: npt.ArrayLike, layers: Sequence[Weights], **options: Any) -> list[Spread]:
+    """Spread of the tokens before the first layer and after every layer of pure attention.
+
+    Tokens are scaled as a whole to their first size after every layer, or they would grow or vanish. Hypothesis 7.2.3
+    of the thesis (all tokens become one) holds for random weights and fails for Wq = Wk = Wv = 2I: see the tests.
+    """
+    X = np.asarray(X, dtype=float)
+    size = np.linalg.norm(X)
+    found = [token_spread(X)]
+    step: Callable[..., Array] = attention_step
+    for weights in layers:
+        X = step(X, weights, **options)
+        X = X * (size / np.linalg.norm(X))
+        found.append(token_spread(X))
+    return found
+
+
+def position_share(tokens: npt.ArrayLike) -> float:
+    """Share of the variance of tokens (n_input, n_position, d) that their position explains, noise taken off.
+
+    Position i has its own distribution over inputs; this is how far their means lie apart. With S_b the variance of
+    the position means and S_w that within a position, (S_b - S_w / (n_input - 1)) / (S_b + S_w), at least 0: the
+    positions of a text share one distribution from the start, so that convergence of distributions says little of the
+    tokens.
+    """
+    T = np.asarray(tokens, dtype=float)
+    if T.ndim != 3 or len(T) < 2:
+        raise InputError(
+            f"tokens of shape {T.shape}: the share of positions needs (n_input, n_position, d), two inputs"
+        )
+    means = T.mean(axis=0)
+    between = float(((means - means.mean(axis=0)) ** 2).sum() / len(means))
+    within = float(((T - means) ** 2).sum() / (len(T) * len(means)))
+    whole = between + within
+    return max(0.0, (between - within / (len(T) - 1)) / whole) if whole else 0.0
+
+
+def energy_rank(P: npt.ArrayLike, share: float = 0.9) -> int:
+    """Number of singular values that hold a share of the energy sum s^2 of a matrix.
+
+    >>> energy_rank(np.eye(10)), energy_rank(np.full((10, 10), 0.1))
+    (9, 1)
+    """
+    if not 0 < share <= 1:
+        raise InputError(f"a share of the energy lies in (0, 1], not {share}")
+    energy = svdvals(np.asarray(P, dtype=float)) ** 2
+    if not energy.sum() > 0:
+        return 0
+    return 1 + int(np.searchsorted(np.cumsum(energy), share * energy.sum() * (1 - 1e-12)))

@@ -1,0 +1,169 @@
+"""Gaussians of tokens: of several in a row, of two at a distance, and of what comes next."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from headscape.errors import InputError
+from headscape.statistics.gaussian import Gaussian, Subspace, fit_gaussian, mutual_information, principal_subspace
+
+__all__ = [
+    "DistanceInformation",
+    "TokenMixture",
+    "Window",
+    "information_by_distance",
+    "next_token_mixture",
+    "window_gaussian",
+]
+
+Array = npt.NDArray[Any]
+
+
+class Window(NamedTuple):
+    """The joint Gaussian of tokens in a row, token by token, each in the coordinates of one subspace."""
+
+    gaussian: Gaussian
+    subspace: Subspace
+
+    def block(self, i: int, j: int) -> Array:
+        """Covariance S_ij of the i-th with the j-th token of the window."""
+        k = self.subspace.dim
+        return self.gaussian.covariance[i * k : (i + 1) * k, j * k : (j + 1) * k]
+
+
+def window_gaussian(
+    sequences: Sequence[npt.ArrayLike], width: int, n_components: int = 32, shrinkage: float | None = None
+) -> Window:
+    """The joint Gaussian of `width` tokens in a row, from all windows of all sequences (n_token, dim).
+
+    Each token is first projected on the principal components of all tokens: of n tokens of dimension d the joint
+    covariance would be (n d, n d), and no text is long enough to fit it. `subspace.kept` says how much of the variance
+    is left.
+    """
+    tokens = [np.asarray(s, dtype=float) for s in sequences]
+    if width < 1 or not any(len(s) >= width for s in tokens):
+        raise InputError(f"no sequence has {width} tokens in a row; the longest has {max(map(len, tokens), default=0)}")
+    subspace = principal_subspace(np.concatenate(tokens), n_components)
+    rows = [
+        np.lib.stride_tricks.sliding_window_view(subspace.project(s), width, axis=0)
+        .swapaxes(1, 2)
+        .reshape(-1, width * subspace.dim)
+        for s in tokens
+        if len(s) >= width
+    ]
+    return Window(fit_gaussian(np.concatenate(rows), shrinkage), subspace)
+
+
+@dataclass(frozen=True, eq=False)
+class DistanceInformation:
+    """Mutual information of two tokens by their distance: arrays (n_distance,), in nats.
+
+    `null` is what the same number of pairs shows when the partners are shuffled: samples are finite, so it is not 0.
+    `error` is the standard error of information less null over sequences left out in turn, NaN for a single one.
+    `shrinkage` says what the fits took.
+    """
+
+    distances: npt.NDArray[np.int64]
+    information: Array
+    null: Array
+    error: Array
+    shrinkage: Array
+    subspace: Subspace
+
+    @property
+    def excess(self) -> Array:
+        """Information beyond that of shuffled pairs."""
+        return self.information - self.null
+
+
+def information_by_distance(
+    sequences: Sequence[npt.ArrayLike],
+    distances: Sequence[int],
+    n_components: int = 32,
+    random_state: int = 0,
+    n_shuffles: int = 5,
+) -> DistanceInformation:
+    """I(x_i; x_{i+r}) of Gaussians fitted to all pairs of tokens at distance r, in a principal subspace.
+
+    Raises an `InputError` when no sequence is longer than the largest distance.
+    """
+    tokens = [np.asarray(s, dtype=float) for s in sequences]
+    longest = max(map(len, tokens), default=0)
+    if not distances or min(distances) < 1 or max(distances) >= longest - 1:
+        raise InputError(f"distances {list(distances)} must lie between 1 and {longest - 2}: a sequence of {longest}")
+    subspace = principal_subspace(np.concatenate(tokens), n_components)
+    projected = [subspace.project(s) for s in tokens]
+    rng = np.random.default_rng(random_state)
+    rows: list[tuple[float, float, float, float]] = []
+    for r in distances:
+        pairs = [np.hstack([s[:-r], s[r:]]) for s in projected if len(s) > r]
+        information, null, shrinkage = _information(pairs, subspace.dim, n_shuffles, rng)
+        left_out = [_information(pairs[:i] + pairs[i + 1 :], subspace.dim, 1, rng) for i in range(len(pairs))]
+        rows.append((information, null, _jackknife([a - b for a, b, _ in left_out]), shrinkage))
+    found = np.array(rows).T
+    return DistanceInformation(np.asarray(distances, dtype=np.int64), found[0], found[1], found[2], found[3], subspace)
+
+
+def _information(pairs: list[Array], dim: int, n_shuffles: int, rng: np.random.Generator) -> tuple[float, float, float]:
+    """Information of pairs, its mean over shuffled partners, and the shrinkage."""
+    if not pairs:
+        return np.nan, np.nan, np.nan
+    joined = np.concatenate(pairs)
+    fitted = fit_gaussian(joined)
+    shuffled = []
+    for _ in range(n_shuffles):
+        partners = joined[rng.permutation(len(joined)), dim:]
+        # the same shrinkage: it is a part of the estimate whose error the null shows
+        null = fit_gaussian(np.hstack([joined[:, :dim], partners]), fitted.shrinkage)
+        shuffled.append(mutual_information(null, dim))
+    return mutual_information(fitted, dim), float(np.mean(shuffled)), fitted.shrinkage
+
+
+def _jackknife(values: Sequence[float]) -> float:
+    """Standard error of an estimate from its values with one part left out at a time."""
+    n = len(values)
+    return float(np.sqrt((n - 1) * np.var(values))) if n > 1 else float("nan")
+
+
+@dataclass(frozen=True, eq=False)
+class TokenMixture:
+    """What comes next, as a cloud of embeddings: `mean` (dim,) and the root of the covariance, `factor` (dim, k)."""
+
+    mean: Array
+    factor: Array
+
+    @property
+    def covariance(self) -> Array:
+        """sum_i lambda_i v_i v_i^T - mu mu^T, (dim, dim)."""
+        return self.factor @ self.factor.T
+
+    @property
+    def spectrum(self) -> Array:
+        """Its k largest eigenvalues, descending, from the k x k Gram matrix; the last is 0, the rank at most k - 1."""
+        values: Array = np.linalg.eigvalsh(self.factor.T @ self.factor)[::-1]
+        return np.maximum(values, 0.0)
+
+
+def next_token_mixture(vectors: npt.ArrayLike, weights: npt.ArrayLike) -> TokenMixture:
+    """Mean and covariance of k embeddings v_i (k, dim) that come next with probabilities lambda_i (k,).
+
+    Weights are scaled to sum to 1. The covariance is sum lambda_i v_i v_i^T - mu mu^T; the thesis weighs by lambda_i^2
+    and does not centre.
+
+    >>> next_token_mixture([[0, 0], [2, 0]], [0.5, 0.5]).covariance
+    array([[1., 0.],
+           [0., 0.]])
+    """
+    v, p = np.asarray(vectors, dtype=float), np.asarray(weights, dtype=float)
+    if v.ndim != 2 or p.shape != (len(v),):
+        raise InputError(f"{p.shape} weights do not fit vectors of shape {v.shape}")
+    if not (p >= 0).all() or not p.sum() > 0:
+        raise InputError("weights of next tokens are probabilities: at least 0, and not all 0")
+    p = p / p.sum()
+    mean = p @ v
+    return TokenMixture(mean, ((v - mean) * np.sqrt(p)[:, None]).T)
