@@ -1,0 +1,454 @@
+import math
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+import headscape as hs
+from headscape.attention.capture import main_output
+from headscape.attention.sites import example_input, run
+from headscape.attention.tapping import attention_implementation, tapped
+from headscape.attention.taps import Tap
+from headscape.hopfield.convert import to_hopfield
+
+sys.path.insert(0, str(Path(__file__).parent.parent / "attention"))
+from zoo import ZOO, make
+
+FOUR = ["gpt2", "llama", "bert", "vit"]
+PARALLEL = ["falcon", "falcon-alibi", "gptj"]  # attention and MLP share one skip
+
+
+def output(model, batch):
+    with torch.no_grad():
+        return main_output(run(model, batch))
+
+
+# --- the slow reference: every layer written out, H carried by hand --------------------------------------------------
+
+
+def attention(q, k, v, before, a, allowed, depth, init):
+    """One layer of q (batch, head, query, dim) on k, v of as many heads, row by row; returns outputs and H."""
+    n_batch, n_head, n, dim = q.shape
+    hidden, out = torch.zeros(n_batch, n_head, n, n, dtype=q.dtype), torch.zeros_like(q)
+    for b in range(n_batch):
+        for h in range(n_head):
+            for i in range(n):
+                scores = torch.stack([q[b, h, i] @ k[b, h, j] for j in range(n)]) / math.sqrt(dim)
+                if before is None:
+                    row = scores if init == "first" else (1 - a) * scores
+                else:
+                    row = a * before[b, h, i] + (1 - a) * scores
+                hidden[b, h, i] = row
+                entering = row / (1 - a**depth) if init == "debias" else row
+                seen = [j for j in range(n) if allowed[b, i, j]]
+                for j, p in zip(seen, torch.softmax(entering[seen], 0), strict=True):
+                    out[b, h, i] += p * v[b, h, j]
+    return out, hidden
+
+
+def heads(x, n):
+    return x.unflatten(-1, (n, -1)).transpose(1, 2)
+
+
+def reference(name, network, batch, alpha, alpha_hidden, init, skip):
+    """The logits of a converted network, its layers written out."""
+
+    def add(x, out):
+        return alpha * x + (1 - alpha) * out if skip == "scaled" else x + out
+
+    hidden = None
+    ids = batch.get("input_ids")
+    if name != "vit":
+        n = ids.shape[1]
+        allowed = batch.get("attention_mask", torch.ones_like(ids)).bool()[:, None, :].expand(-1, n, -1)
+        if name != "bert":
+            allowed = allowed & torch.ones(n, n).tril().bool()
+
+    def attend(q, k, v, depth):
+        nonlocal hidden
+        out, hidden = attention(q, k, v, hidden, alpha_hidden, allowed, depth, init)
+        return out.transpose(1, 2).flatten(2)
+
+    if name == "gpt2":
+        t = network.transformer
+        x = t.wte(ids) + t.wpe(batch.get("position_ids", torch.arange(n)[None]))
+        for depth, block in enumerate(t.h, start=1):
+            q, k, v = (heads(part, 4) for part in block.attn.c_attn(block.ln_1(x)).chunk(3, -1))
+            x = add(x, block.attn.c_proj(attend(q, k, v, depth)))
+            x = x + block.mlp(block.ln_2(x))
+        return network.lm_head(t.ln_f(x))
+    if name == "llama":
+        x = network.model.embed_tokens(ids)
+        angle = torch.arange(n)[:, None] * 10000.0 ** (-torch.arange(0, 8, 2) / 8)
+        cos, sin = (torch.cat([f(angle)] * 2, -1).to(x.dtype) for f in (torch.cos, torch.sin))
+
+        def turned(y):
+            return y * cos + torch.cat([-y[..., 4:], y[..., :4]], -1) * sin
+
+        for depth, block in enumerate(network.model.layers, start=1):
+            s, y = block.self_attn, block.input_layernorm(x)
+            q, k, v = heads(s.q_proj(y), 4), heads(s.k_proj(y), 2), heads(s.v_proj(y), 2)
+            k, v = (torch.stack([z[:, h // 2] for h in range(4)], 1) for z in (turned(k), v))
+            x = add(x, s.o_proj(attend(turned(q), k, v, depth)))
+            x = x + block.mlp(block.post_attention_layernorm(x))
+        return network.lm_head(network.model.norm(x))
+    if name == "bert":
+        x = network.bert.embeddings(ids)
+        for depth, block in enumerate(network.bert.encoder.layer, start=1):
+            s = block.attention.self
+            q, k, v = (heads(p(x), 4) for p in (s.query, s.key, s.value))
+            x = block.attention.output.LayerNorm(add(x, block.attention.output.dense(attend(q, k, v, depth))))
+            x = block.output.LayerNorm(x + block.output.dense(block.intermediate(x)))
+        return network.cls(x)
+    parts = dict(network.named_modules())
+    x = network.vit.embeddings(batch["pixel_values"])
+    n = x.shape[1]
+    allowed = torch.ones(len(x), n, n).bool()
+    names = [p.removesuffix(".layernorm_before") for p in parts if p.endswith(".layernorm_before")]
+    for depth, layer in enumerate(names, start=1):
+        inside = {p.removeprefix(layer + "."): m for p, m in parts.items() if p.startswith(layer + ".")}
+
+        def linear(*endings, inside=inside):
+            return next(m for p, m in inside.items() if p.endswith(endings) and isinstance(m, nn.Linear))
+
+        y = inside["layernorm_before"](x)
+        q, k, v = (
+            heads(linear(*endings)(y), 4) for endings in (("query", "q_proj"), ("key", "k_proj"), ("value", "v_proj"))
+        )
+        x = add(x, linear("attention.output.dense", "o_proj", "out_proj")(attend(q, k, v, depth)))
+        x = x + _vit_mlp(inside, inside["layernorm_after"](x))
+    return network.classifier(network.vit.layernorm(x)[:, 0])
+
+
+def _vit_mlp(inside, y):
+    """The two linear maps of the layer that are no part of attention."""
+    linears = [m for p, m in inside.items() if isinstance(m, nn.Linear) and "attention" not in p]
+    assert len(linears) == 2
+    return linears[1](F.gelu(linears[0](y)))
+
+
+def batch_of(name, padded):
+    generator = torch.Generator().manual_seed(1)
+    if name == "vit":
+        return {"pixel_values": torch.randn(2, 1, 28, 28, generator=generator, dtype=torch.float64)}
+    ids = torch.randint(3, 100, (2, 6), generator=generator)
+    if not padded:
+        return {"input_ids": ids}
+    mask = torch.tensor([[1] * 6, [1, 1, 1, 1, 0, 0]])
+    return {"input_ids": ids, "attention_mask": mask}
+
+
+@pytest.mark.parametrize("init", ["zero", "first", "debias"])
+@pytest.mark.parametrize("skip", ["scaled", "residual"])
+@pytest.mark.parametrize("name", FOUR)
+def test_the_converted_network_is_its_layers_written_out(name, skip, init):
+    network = make(name).double()
+    batch = batch_of(name, padded=True)
+    with torch.no_grad():
+        expected = reference(name, network, batch, 0.3, 0.6, init, skip)
+        own = main_output(network(**batch))
+        with to_hopfield(network, 0.3, 0.6, init, skip):
+            ours = main_output(network(**batch))
+        seen = batch["attention_mask"].bool() if "attention_mask" in batch else slice(None)
+    torch.testing.assert_close(ours[seen], expected[seen], atol=1e-9, rtol=1e-7)
+    assert (ours - own)[seen].abs().max() > 1e-3
+    assert torch.equal(main_output(network(**batch)), own)
+
+
+@pytest.mark.parametrize("name", [n for n in ZOO if n != "falcon-alibi"])  # its fused path has other logits of its own
+def test_without_hidden_state_and_with_residual_nothing_changes(name):
+    model = hs.wrap_module(make(name))
+    batch = example_input(model)
+    own = output(model, batch)
+    with to_hopfield(model, 0.5, 0.0, skip="residual") as same:
+        assert same is model
+        ours = output(model, batch)
+    assert (ours - own).abs().max() <= 1e-6 * max(1.0, float(own.abs().max()))
+    assert torch.equal(output(model, batch), own)
+
+
+@pytest.mark.models
+def test_smollm2_is_unchanged_without_hidden_state(load):
+    model = load("smollm2-135m")
+    batch = example_input(model, 32)
+    own = output(model, batch)
+    with attention_implementation(model.module, "eager"):
+        eager = output(model, batch)
+    with to_hopfield(model, 0.5, 0.0, skip="residual"):
+        ours = output(model, batch)
+    assert (ours - eager).abs().max() <= 1e-6
+    assert (ours - own).abs().max() <= 1e-5 * float(own.abs().max())  # fused attention rounds otherwise
+    with to_hopfield(model, 0.5, 0.5, skip="residual"):
+        assert (output(model, batch) - own).abs().max() > 0.1
+    assert torch.equal(output(model, batch), own)
+
+
+@pytest.mark.parametrize("name", [n for n in ZOO if n not in ("bert", "mpnet", "deberta", "bart", *PARALLEL)])
+def test_a_scaled_skip_changes_a_network_and_is_undone(name):
+    model = hs.wrap_module(make(name))
+    batch = example_input(model)
+    own = output(model, batch)
+    with to_hopfield(model, 0.5, 0.0):
+        assert (output(model, batch) - own).abs().max() > 1e-2
+    assert torch.equal(output(model, batch), own)
+
+
+@pytest.mark.parametrize("name", ["bert", "mpnet", "deberta", "bart"])
+def test_half_a_skip_is_a_whole_one_where_a_norm_follows(name):
+    # LayerNorm(x/2 + f/2) = LayerNorm(x + f): in post-norm networks a = 1/2 is the usual skip
+    model = hs.wrap_module(make(name))
+    batch = example_input(model)
+    own = output(model, batch)
+    with to_hopfield(model, 0.5, 0.0):
+        assert (output(model, batch) - own).abs().max() < 1e-4
+    with to_hopfield(model, 0.2, 0.0):
+        assert (output(model, batch) - own).abs().max() > 1e-2
+
+
+@pytest.mark.parametrize("name", PARALLEL)
+def test_a_skip_shared_with_an_mlp_is_not_scaled(name):
+    model = hs.wrap_module(make(name))
+    batch = example_input(model)
+    own = output(model, batch)
+    with pytest.raises(hs.InputError, match="share one skip"), to_hopfield(model):
+        pass
+    with to_hopfield(model, skip="residual"):
+        assert (output(model, batch) - own).abs().max() > 1e-2
+    assert torch.equal(output(model, batch), own)
+
+
+def hooks(network):
+    return [
+        (len(m._forward_hooks), len(m._forward_pre_hooks), m.training, "forward" in vars(m)) for m in network.modules()
+    ]
+
+
+@pytest.mark.parametrize("name", ["gpt2", "bloom", "t5"])
+def test_everything_is_put_back(name):
+    network = make(name).train()
+    before, kept = hooks(network), {k: v.clone() for k, v in network.state_dict().items()}
+    implementation = network.config._attn_implementation
+
+    def fail():
+        with to_hopfield(network):
+            assert network.training and len(list(network.parameters())) == len(list(make(name).parameters()))
+            raise RuntimeError("inside")
+
+    with pytest.raises(RuntimeError, match="inside"):
+        fail()
+    assert hooks(network) == before and network.config._attn_implementation == implementation
+    assert all(torch.equal(v, kept[k]) for k, v in network.state_dict().items())
+
+
+@pytest.mark.parametrize("skip", ["scaled", "residual"])
+@pytest.mark.parametrize("name", ["gpt2", "llama", "bert"])
+def test_gradients_agree_with_finite_differences(name, skip):
+    network = make(name).double()
+    if name == "llama":  # its own norm rounds to float32, too coarse for differences
+        for layer in network.model.layers:
+            layer.input_layernorm, layer.post_attention_layernorm = (nn.RMSNorm(32, dtype=torch.float64) for _ in "ab")
+        network.model.norm = nn.RMSNorm(32, dtype=torch.float64)
+    batch = batch_of(name, padded=True)
+    weight = network.get_submodule(
+        {
+            "gpt2": "transformer.h.0.attn.c_attn",
+            "llama": "model.layers.0.self_attn.q_proj",
+            "bert": "bert.encoder.layer.0.attention.self.key",
+        }[name]
+    ).weight
+
+    def objective():
+        return main_output(network(**batch)).pow(2).mean()
+
+    with to_hopfield(network, 0.3, 0.7, skip=skip):
+        objective().backward()
+        step = 1e-5
+        for i, j in [(0, 0), (3, 7), (20, 5)]:
+            with torch.no_grad():
+                values = []
+                for sign in (1, -1):
+                    weight[i, j] += sign * step
+                    values.append(objective().item())
+                    weight[i, j] -= sign * step
+            assert weight.grad[i, j].item() == pytest.approx((values[0] - values[1]) / (2 * step), rel=1e-5, abs=1e-9)
+
+
+def test_training_with_dropout_learns():
+    torch.manual_seed(0)
+    network = make("gpt2").train()
+    ids = torch.randint(3, 100, (4, 12))
+    optimizer = torch.optim.Adam(network.parameters(), 3e-3)
+    losses = []
+    with to_hopfield(network, 0.5, 0.5):
+        for _ in range(30):
+            loss = network(input_ids=ids, labels=ids).loss
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+            losses.append(loss.item())
+    assert losses[-1] < 0.8 * losses[0]
+    assert all(p.grad is not None for p in network.parameters())
+
+
+@pytest.mark.parametrize("name", ["gpt2", "llama"])
+def test_generation_without_a_cache_is_greedy_search_by_hand(name):
+    network = make(name)
+    ids = torch.randint(3, 100, (1, 5), generator=torch.Generator().manual_seed(0))
+    with to_hopfield(network, 0.4, 0.6):
+        got = network.generate(ids, max_new_tokens=4, do_sample=False, use_cache=False)
+        expected = ids
+        for _ in range(got.shape[1] - ids.shape[1]):
+            with torch.no_grad():
+                expected = torch.cat([expected, network(expected).logits[:, -1:].argmax(-1)], dim=1)
+    assert torch.equal(got, expected) and got.shape[1] > 5
+
+
+@pytest.mark.parametrize("name", ["gpt2", "llama", "bloom", "t5"])
+def test_a_cache_is_refused(name):
+    network = make(name)
+    ids = torch.randint(3, 100, (1, 5))
+    with to_hopfield(network, skip="residual"):
+        with pytest.raises(hs.InputError, match="use_cache=False"):
+            network.generate(ids, max_new_tokens=3, do_sample=False)
+        extra = {"decoder_input_ids": ids} if name == "t5" else {}
+        with pytest.raises(hs.InputError, match="use_cache=False"):
+            network(input_ids=ids, use_cache=True, **extra)
+    network(input_ids=ids, use_cache=True, **extra)
+
+
+def test_a_cache_made_outside_is_refused_below_the_top():
+    network = make("llama")
+    ids = torch.randint(3, 100, (1, 5))
+    past = network.model(ids, use_cache=True).past_key_values
+    with to_hopfield(network, skip="residual"), pytest.raises(hs.InputError, match="6 keys for 1 queries, a KV cache"):
+        network.model(ids[:, :1], past_key_values=past)
+
+
+class Encoder(nn.Module):
+    def __init__(self, **options):
+        super().__init__()
+        layer = nn.TransformerEncoderLayer(16, 4, 32, batch_first=True, dropout=0.0, **options)
+        self.encoder = nn.TransformerEncoder(layer, 3, enable_nested_tensor=False)
+
+    def forward(self, x):
+        return self.encoder(x)
+
+
+@pytest.mark.parametrize("norm_first", [True, False])
+def test_networks_of_torch_layers(norm_first):
+    torch.manual_seed(0)
+    network = Encoder(norm_first=norm_first).double().eval()
+    x = torch.randn(2, 5, 16, dtype=torch.float64)
+    model = hs.wrap_module(network, example=x)
+
+    def by_hand(alpha, a):
+        y, hidden = x, None
+        for depth, layer in enumerate(network.encoder.layers, start=1):
+            s = layer.self_attn
+            z = layer.norm1(y) if norm_first else y
+            q, k, v = (heads(t, 4) for t in F.linear(z, s.in_proj_weight, s.in_proj_bias).chunk(3, -1))
+            out, hidden = attention(q, k, v, hidden, a, torch.ones(2, 5, 5).bool(), depth, "zero")
+            y = alpha * y + (1 - alpha) * s.out_proj(out.transpose(1, 2).flatten(2))
+            y = y if norm_first else layer.norm1(y)
+            z = layer.linear2(F.relu(layer.linear1(layer.norm2(y) if norm_first else y)))
+            y = y + z if norm_first else layer.norm2(y + z)
+        return y
+
+    with torch.no_grad(), to_hopfield(model, 0.2, 0.7):
+        torch.testing.assert_close(network(x), by_hand(0.2, 0.7), atol=1e-10, rtol=1e-8)
+
+
+def test_capture_sees_the_hidden_state():
+    network = make("llama")
+    ids = torch.randint(3, 100, (1, 8))
+
+    class Keep(Tap):
+        def __init__(self):
+            self.kept = []
+
+        def scores(self, call, scores):
+            self.kept.append(scores)
+            return scores
+
+    own, seen = Keep(), Keep()
+    with torch.no_grad():
+        with tapped(network, own):
+            network(ids)
+        with to_hopfield(network, 0.0, 0.5, skip="residual"), tapped(network, seen):
+            network(ids)
+    torch.testing.assert_close(seen.kept[0], own.kept[0] / 2)  # the first layer sees the same tokens
+    assert (seen.kept[1] - own.kept[1]).abs().max() > 1e-3
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"alpha": 1.0}, "alpha is at least 0 and below 1"),
+        ({"alpha": -0.5}, "alpha is at least 0 and below 1"),
+        ({"alpha_hidden": 1.0}, "alpha_hidden is at least 0 and below 1"),
+        ({"init": "ones"}, "init is one of"),
+        ({"skip": "dense"}, "skip is one of"),
+    ],
+)
+def test_wrong_settings(options, message):
+    with pytest.raises(hs.InputError, match=message), to_hopfield(make("gpt2"), **options):
+        pass
+
+
+def test_nan_weights_are_refused():
+    network = make("gpt2")
+    network.transformer.h[1].mlp.c_fc.weight.data[3, 4] = float("nan")
+    with pytest.raises(hs.InputError, match=r"h\.1\.mlp\.c_fc\.weight holds NaN"), to_hopfield(network):
+        pass
+
+
+class Uneven(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.a = nn.MultiheadAttention(16, 4, batch_first=True)
+        self.b = nn.MultiheadAttention(16, 2, batch_first=True)
+
+    def forward(self, x):
+        x = x + self.a(x, x, x)[0]
+        return x + self.b(x, x, x)[0]
+
+
+def test_layers_with_different_heads_are_refused():
+    x = torch.randn(1, 5, 16)
+    model = hs.wrap_module(Uneven(), example=x)
+    with pytest.raises(hs.InputError, match="b has 2 heads and a has 4"), to_hopfield(model):
+        pass
+    with to_hopfield(model, 0.5, 0.0):  # without a hidden state there is nothing to match
+        pass
+
+
+def test_no_skip_no_scaled_skip():
+    class Bare(Uneven):
+        def forward(self, x):
+            return self.a(x, x, x)[0]
+
+    bare = Bare()
+    del bare.b
+    model = hs.wrap_module(bare, example=torch.randn(1, 5, 16))
+    with pytest.raises(hs.InputError, match="no skip connection was found around a"), to_hopfield(model):
+        pass
+
+
+def test_conversions_do_not_nest_and_checkpointing_is_refused():
+    network = make("gpt2")
+    with to_hopfield(network), pytest.raises(hs.InputError, match="already inside"), to_hopfield(network):
+        pass
+    network.gradient_checkpointing_enable()
+    with pytest.raises(hs.InputError, match="checkpointing"), to_hopfield(network):
+        pass
+
+
+def test_layers_out_of_order_are_an_error():
+    network = make("llama")
+    with to_hopfield(network, skip="residual"):
+        network.model.layers = nn.ModuleList([network.model.layers[1], network.model.layers[0]])
+        with pytest.raises(hs.HeadscapeError, match="did not run right after"):
+            network(torch.randint(3, 100, (1, 5)))
