@@ -1,0 +1,1 @@
+"""Do tokens become alike along depth? Residuals, similarities and entropies by layer, bounds, and pure attention."""

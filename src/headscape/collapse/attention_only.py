@@ -1,0 +1,205 @@
+"""Networks of nothing but attention, from a configuration: what rank collapse looks like without MLPs (table 1)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import Any, Literal, get_args
+
+import numpy.typing as npt
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from headscape.collapse.bounds import LayerBounds, layer_bounds
+from headscape.errors import InputError
+
+__all__ = ["AttentionNetwork", "AttentionOnly", "Layer", "bounds_of", "four_cells", "patch_tokens"]
+
+Weights = Literal["default", "xavier"]
+Norm = Literal["pre", "none"]
+POSITION_SCALE = 0.02  # of class token and positions at initialisation, as in vision transformers
+
+
+@dataclass(frozen=True)
+class AttentionOnly:
+    """Configuration of a network of `depth` attention layers; the defaults are ViT-T without its MLPs.
+
+    Per head, along depth:
+
+        H_n = a' H_n-1 + (1 - a') Q_n K_n^T;  P_n = softmax(H_n / sqrt(dk));  Y_n = sum_h P_n V_n W_O;  H_0 = 0
+        X_n+1 = a X_n + (1 - a) Y_n with a skip, Y_n without
+
+    where queries, keys and values come from LayerNorm(X_n) with norm "pre", from X_n with "none".
+
+    Parameters
+    ----------
+    weights
+        "default": as torch draws a Linear, biases too; "xavier": Xavier-uniform weights, no biases.
+    alpha, alpha_hidden
+        a, used with a skip alone, and a'; at least 0 and below 1.
+    """
+
+    depth: int = 12
+    width: int = 192
+    heads: int = 3
+    weights: Weights = "default"
+    norm: Norm = "pre"
+    skip: bool = False
+    alpha: float = 0.5
+    alpha_hidden: float = 0.0
+
+    def __post_init__(self) -> None:
+        if self.depth < 1 or self.heads < 1 or self.width < 1 or self.width % self.heads:
+            raise InputError(
+                f"depth {self.depth}, width {self.width} and {self.heads} heads do not make a network: all are at "
+                "least 1, and heads divide the width"
+            )
+        for name in ("alpha", "alpha_hidden"):
+            if not 0 <= getattr(self, name) < 1:
+                raise InputError(f"{name} is at least 0 and below 1, not {getattr(self, name)}")
+        for name, known in (("weights", get_args(Weights)), ("norm", get_args(Norm))):
+            if getattr(self, name) not in known:
+                raise InputError(f"{name} is one of {', '.join(known)}, not {getattr(self, name)!r}")
+
+    @property
+    def dim(self) -> int:
+        """dk, the width of a head."""
+        return self.width // self.heads
+
+
+def four_cells(config: AttentionOnly, alpha_hidden: float = 0.5) -> dict[str, AttentionOnly]:
+    """The same network in the four cells {no skip, skip} x {a' = 0, a' > 0}, to see which of the two does the work.
+
+    >>> list(four_cells(AttentionOnly()))
+    ["no skip, a'=0", "no skip, a'=0.5", "skip, a'=0", "skip, a'=0.5"]
+    """
+    return {
+        f"{'skip' if skip else 'no skip'}, a'={hidden:g}": replace(config, skip=skip, alpha_hidden=hidden)
+        for skip in (False, True)
+        for hidden in (0.0, alpha_hidden)
+    }
+
+
+@dataclass(frozen=True)
+class Layer:
+    """One layer of a forward pass: what attention saw, made and left, each with a batch axis first."""
+
+    inputs: Tensor  # (batch, token, width), after the norm
+    hidden: Tensor  # H_n, not divided by sqrt(dk): (batch, head, query, key)
+    states: Tensor  # X_n+1 (batch, token, width)
+
+
+class AttentionNetwork(nn.Module):
+    """The network of a configuration, in float64, with weights settled by a seed.
+
+    The same seed draws the same weights in all four cells.
+
+    >>> network = AttentionNetwork(AttentionOnly(depth=2, width=8, heads=2), seed=0)
+    >>> tuple(network(torch.ones(1, 5, 8, dtype=torch.float64)).shape)
+    (1, 5, 8)
+    """
+
+    def __init__(self, config: AttentionOnly, seed: int = 0) -> None:
+        super().__init__()
+        self.config = config
+        width = config.width
+        devices: list[Any] = []
+        with torch.random.fork_rng(devices):
+            torch.manual_seed(seed)
+            maps = [
+                nn.ModuleDict({name: nn.Linear(width, width, dtype=torch.float64) for name in "qkvo"})
+                for _ in range(config.depth)
+            ]
+            if config.weights == "xavier":
+                for linear in (linear for layer in maps for linear in layer.values()):
+                    assert isinstance(linear, nn.Linear)
+                    nn.init.xavier_uniform_(linear.weight)
+                    nn.init.zeros_(linear.bias)
+        self.maps = nn.ModuleList(maps)
+
+    def layers(self, X: Tensor) -> Iterator[Layer]:
+        """Run tokens (batch, token, width) through the network, layer by layer."""
+        config = self.config
+        if X.dim() != 3 or X.shape[2] != config.width:
+            raise InputError(f"the network takes (batch, token, {config.width}), not {tuple(X.shape)}")
+        hidden: Tensor | None = None
+        for maps in self.maps:
+            assert isinstance(maps, nn.ModuleDict)
+            inputs = F.layer_norm(X, (config.width,)) if config.norm == "pre" else X
+            q, k, v = (maps[name](inputs).unflatten(2, (config.heads, config.dim)).transpose(1, 2) for name in "qkv")
+            scores = (1 - config.alpha_hidden) * (q @ k.transpose(2, 3))
+            hidden = scores if hidden is None else config.alpha_hidden * hidden + scores
+            P = F.softmax(hidden / config.dim**0.5, dim=-1)
+            Y = maps["o"]((P @ v).transpose(1, 2).flatten(2))
+            X = config.alpha * X + (1 - config.alpha) * Y if config.skip else Y
+            yield Layer(inputs, hidden, X)
+
+    def forward(self, X: Tensor) -> Tensor:
+        """X after the last layer."""
+        for layer in self.layers(X):
+            X = layer.states
+        return X
+
+
+def bounds_of(network: AttentionNetwork, X: Tensor) -> list[LayerBounds]:
+    """The bounds of every layer on tokens (token, width): of what attention gives, before any skip."""
+    config, found = network.config, []
+    before: npt.NDArray[Any] | None = None
+    with torch.no_grad():
+        for maps, layer in zip(network.maps, network.layers(X[None]), strict=True):
+            assert isinstance(maps, nn.ModuleDict)
+            q, k, v = (_by_head(maps[name], config) for name in "qkv")  # (head, width, dk)
+            o = _weight(maps["o"]).T.reshape(config.heads, config.dim, config.width)
+            hidden = layer.hidden[0].numpy()
+            found.append(
+                layer_bounds(
+                    layer.inputs[0].numpy(),
+                    hidden / config.dim**0.5,
+                    (v @ o).numpy(),
+                    (q @ k.transpose(1, 2)).numpy(),
+                    config.dim,
+                    config.alpha_hidden,
+                    before,
+                )
+            )
+            before = hidden
+    return found
+
+
+def _weight(linear: nn.Module) -> Tensor:
+    weight = linear.weight
+    assert isinstance(weight, Tensor)
+    return weight
+
+
+def _by_head(linear: nn.Module, config: AttentionOnly) -> Tensor:
+    """The weight as (head, width, dk)."""
+    return _weight(linear).T.reshape(config.width, config.heads, config.dim).transpose(0, 1)
+
+
+def patch_tokens(images: npt.ArrayLike, seed: int = 0, *, width: int = 192, size: int = 224, patch: int = 16) -> Tensor:
+    """Images (n, height, width) as tokens (n, 1 + n_patch, width) of a vision transformer at initialisation.
+
+    Standardised over all images given, resized, cut into patches, each mapped by one Linear as torch draws it; a class
+    token before them, positions added. 224 and 16 make 197 tokens.
+
+    >>> import numpy as np
+    >>> tuple(patch_tokens(np.eye(28)[None], size=48).shape)
+    (1, 10, 192)
+    """
+    pixels = torch.as_tensor(images).to(torch.float64)
+    if pixels.dim() != 3 or size % patch:
+        raise InputError(
+            f"images are (n_image, height, width) and patches of {patch} fill {size}; got {tuple(pixels.shape)}"
+        )
+    pixels = (pixels - pixels.mean()) / pixels.std().clamp_min(1e-12)
+    grey = F.interpolate(pixels[:, None], size=(size, size), mode="bicubic")
+    devices: list[Any] = []
+    with torch.no_grad(), torch.random.fork_rng(devices):
+        torch.manual_seed(seed)
+        embed = nn.Conv2d(3, width, patch, patch, dtype=torch.float64)  # three channels as for colour, all alike
+        class_token = POSITION_SCALE * torch.randn(1, 1, width, dtype=torch.float64)
+        patches = embed(grey.expand(-1, 3, -1, -1)).flatten(2).transpose(1, 2)
+        tokens = torch.cat([class_token.expand(len(patches), 1, width), patches], dim=1)
+        return tokens + POSITION_SCALE * torch.randn(tokens.shape[1:], dtype=torch.float64)
