@@ -83,6 +83,8 @@ class HopfieldAttention(nn.Module):
         Width of the tokens, and how many heads share it.
     n_kv_heads
         Heads of keys and values, when fewer than of queries (grouped queries).
+    head_dim
+        Width of a head, when it is not dim / n_heads.
     alpha, alpha_hidden
         a and a', at least 0 and below 1.
     init
@@ -106,6 +108,7 @@ class HopfieldAttention(nn.Module):
         n_heads: int,
         *,
         n_kv_heads: int | None = None,
+        head_dim: int | None = None,
         alpha: float = 0.5,
         alpha_hidden: float = 0.5,
         init: Init = "zero",
@@ -116,16 +119,16 @@ class HopfieldAttention(nn.Module):
         super().__init__()
         check_alphas(alpha, alpha_hidden, init, skip)
         n_kv = n_heads if n_kv_heads is None else n_kv_heads
-        if min(dim, n_heads, n_kv) < 1 or dim % n_heads or n_heads % n_kv:
+        if min(dim, n_heads, n_kv) < 1 or (head_dim is None and dim % n_heads) or n_heads % n_kv:
             raise InputError(f"{n_heads} heads do not divide width {dim}, or {n_kv} key heads do not divide them")
-        self.n_heads, self.n_kv_heads, self.head_dim = n_heads, n_kv, dim // n_heads
+        self.n_heads, self.n_kv_heads, self.head_dim = n_heads, n_kv, head_dim or dim // n_heads
         self.alpha, self.alpha_hidden, self.dropout = alpha, alpha_hidden, dropout
         self.init: Init = init
         self.skip: Skip = skip
-        self.q_proj = nn.Linear(dim, dim, bias=bias)
+        self.q_proj = nn.Linear(dim, n_heads * self.head_dim, bias=bias)
         self.k_proj = nn.Linear(dim, n_kv * self.head_dim, bias=bias)
         self.v_proj = nn.Linear(dim, n_kv * self.head_dim, bias=bias)
-        self.out_proj = nn.Linear(dim, dim, bias=bias)
+        self.out_proj = nn.Linear(n_heads * self.head_dim, dim, bias=bias)
 
     def scores(self, query: Tensor, key: Tensor) -> Tensor:
         """Q K^T / sqrt(dk), (batch, head, query, key); for another kind of position, override this."""

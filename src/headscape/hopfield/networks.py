@@ -1,0 +1,271 @@
+"""Transformers to train from nothing: GPT, LLaMA-like, Vision Transformer, Transformer-XL; any kind of attention.
+
+All are pre-norm, x, H = attention(x, H, norm(x)); x = x + mlp(norm(x)), built on `HopfieldAttention`: the standard
+network is the one with alpha_hidden 0 and a residual skip. Weights start the same way whatever the attention.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Literal, NamedTuple
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from headscape.errors import InputError
+from headscape.hopfield.layer import HiddenState, HopfieldAttention, Init, Rotate, Skip, check_alphas
+
+__all__ = ["ARMS", "Attention", "NetworkConfig", "Output", "Transformer", "arm"]
+
+Kind = Literal["gpt", "vit", "xl"]
+STD = 0.02  # of all weights at the start, as in GPT-2 and ViT
+
+
+@dataclass(frozen=True)
+class Attention:
+    """The kind of attention of a network: see `HopfieldAttention`."""
+
+    alpha: float = 0.5
+    alpha_hidden: float = 0.0
+    init: Init = "zero"
+    skip: Skip = "residual"
+
+    def __post_init__(self) -> None:
+        check_alphas(self.alpha, self.alpha_hidden, self.init, self.skip)
+
+
+ARMS = {
+    "standard": "the usual attention with a residual skip",
+    "hidden": "scores carried along depth, residual skip",
+    "skip": "usual scores, scaled skip a x + (1 - a) attention",
+    "both": "scores carried along depth and scaled skip: Modern Hopfield Attention",
+}
+
+
+def arm(name: str, alpha: float = 0.5, alpha_hidden: float = 0.5, init: Init = "zero") -> Attention:
+    """One of the four arms of a comparison.
+
+    >>> arm("hidden", alpha_hidden=0.7)
+    Attention(alpha=0.5, alpha_hidden=0.7, init='zero', skip='residual')
+    """
+    if name not in ARMS:
+        raise InputError(f"no arm {name!r}; there are {', '.join(ARMS)}")
+    hidden = alpha_hidden if name in ("hidden", "both") else 0.0
+    return Attention(alpha, hidden, init, "scaled" if name in ("skip", "both") else "residual")
+
+
+@dataclass(frozen=True)
+class NetworkConfig:
+    """Sizes of a network.
+
+    `outputs` are the classes of a ViT, the vocabulary of the others. `tokens` is the context (of a ViT: what the image
+    gives), `memory` how many earlier tokens a Transformer-XL looks back to beyond it.
+    """
+
+    kind: Kind
+    layers: int
+    heads: int
+    dim: int
+    outputs: int = 256
+    tokens: int = 128
+    mlp: int | None = None  # 4 dim when not given
+    kv_heads: int | None = None
+    head_dim: int | None = None
+    memory: int = 0
+    image: int = 28
+    patch: int = 4
+    channels: int = 1
+    modern: bool = False  # RMSNorm, SwiGLU, rotary positions, no biases (LLaMA)
+    dropout: float = 0.0
+    drop_path: float = 0.0
+
+    def __post_init__(self) -> None:
+        sizes = {"layers": self.layers, "heads": self.heads, "dim": self.dim, "tokens": self.tokens}
+        for name, size in (sizes | {"outputs": self.outputs, "patch": self.patch}).items():
+            if size < 1:
+                raise InputError(f"{name} must be at least 1, not {size}")
+        if self.kind not in ("gpt", "vit", "xl"):
+            raise InputError(f"a network is gpt, vit or xl, not {self.kind!r}")
+        if self.kind == "vit" and self.image % self.patch:
+            raise InputError(f"patches of {self.patch} do not divide an image of {self.image} pixels")
+
+    @property
+    def n_tokens(self) -> int:
+        """Tokens that attend at once; a ViT has one more than patches."""
+        return (self.image // self.patch) ** 2 + 1 if self.kind == "vit" else self.tokens
+
+
+class Output(NamedTuple):
+    """What a network returns: logits; tokens before layer 1 and after each layer; memory for the next segment."""
+
+    logits: Tensor
+    hidden: list[Tensor]
+    memory: list[Tensor]
+
+
+class RelativeAttention(HopfieldAttention):
+    """Transformer-XL's scores: ((q + u) k^T + (q + v) r^T) / sqrt(dk), r a function of how far back the key is."""
+
+    def __init__(self, dim: int, n_heads: int, **options: object) -> None:
+        super().__init__(dim, n_heads, **options)  # type: ignore[arg-type]
+        self.r_proj = nn.Linear(dim, n_heads * self.head_dim, bias=False)
+        self.u = nn.Parameter(torch.zeros(n_heads, 1, self.head_dim))
+        self.v = nn.Parameter(torch.zeros(n_heads, 1, self.head_dim))
+
+    def scores(self, query: Tensor, key: Tensor) -> Tensor:
+        """Content and position, (batch, head, query, key)."""
+        n_query, n_key = query.shape[2], key.shape[2]
+        back = torch.arange(n_key - 1, -1, -1, device=query.device)
+        r = self.r_proj(_sinusoid(back, self.r_proj.in_features).to(query.dtype)).unflatten(-1, (self.n_heads, -1))
+        content = torch.matmul(query + self.u, key.transpose(2, 3))
+        position = torch.matmul(query + self.v, r.permute(1, 2, 0))  # column: how far back, the farthest first
+        scores: Tensor = (content + _relative_shift(position, n_query, n_key)) * self.head_dim**-0.5
+        return scores
+
+
+def _relative_shift(x: Tensor, n_query: int, n_key: int) -> Tensor:
+    """Entry (i, j) becomes that of distance n_key - n_query + i - j; what lies ahead holds anything (it is masked)."""
+    padded = F.pad(x, (1, 0)).reshape(*x.shape[:2], n_key + 1, n_query)
+    return padded[:, :, 1:].reshape(*x.shape[:2], n_query, n_key)
+
+
+def _sinusoid(positions: Tensor, dim: int) -> Tensor:
+    rates = 10000.0 ** (-torch.arange(0, dim, 2, device=positions.device) / dim)
+    angle = positions[:, None] * rates
+    return torch.cat([angle.sin(), angle.cos()], dim=-1)[:, :dim]
+
+
+def _rotary(n: int, head_dim: int, like: Tensor) -> Rotate:
+    rates = 10000.0 ** (-torch.arange(0, head_dim, 2, device=like.device) / head_dim)
+    angle = torch.arange(n, device=like.device)[:, None] * rates
+    cos, sin = (torch.cat([f(angle)] * 2, dim=-1).to(like.dtype) for f in (torch.cos, torch.sin))
+
+    def turned(x: Tensor) -> Tensor:
+        a, b = x.chunk(2, dim=-1)
+        return x * cos + torch.cat([-b, a], dim=-1) * sin
+
+    return lambda query, key: (turned(query), turned(key))
+
+
+class _Mlp(nn.Module):
+    def __init__(self, config: NetworkConfig) -> None:
+        super().__init__()
+        width = config.mlp or 4 * config.dim
+        self.up = nn.Linear(config.dim, width, bias=not config.modern)
+        self.gate = nn.Linear(config.dim, width, bias=False) if config.modern else None
+        self.down = nn.Linear(width, config.dim, bias=not config.modern)
+        self.dropout = config.dropout
+
+    def forward(self, x: Tensor) -> Tensor:
+        inner = F.gelu(self.up(x)) if self.gate is None else F.silu(self.gate(x)) * self.up(x)
+        return F.dropout(self.down(inner), self.dropout, self.training)
+
+
+class _Block(nn.Module):
+    def __init__(self, config: NetworkConfig, attention: Attention, drop_path: float) -> None:
+        super().__init__()
+        kind = RelativeAttention if config.kind == "xl" else HopfieldAttention
+        self.attention = kind(
+            config.dim,
+            config.heads,
+            n_kv_heads=config.kv_heads,
+            head_dim=config.head_dim,
+            bias=not config.modern,
+            dropout=config.dropout,
+            **vars(attention),
+        )
+        norm = nn.RMSNorm if config.modern else nn.LayerNorm
+        self.norm1, self.norm2, self.mlp = norm(config.dim), norm(config.dim), _Mlp(config)
+        self.drop_path = drop_path
+
+    def forward(
+        self, x: Tensor, state: HiddenState | None, memory: Tensor | None, causal: bool, rotate: Rotate | None
+    ) -> tuple[Tensor, HiddenState | None]:
+        earlier = None if memory is None else self.norm1(memory)
+        new, state = self.attention(x, state, source=self.norm1(x), memory=earlier, causal=causal, rotate=rotate)
+        x = self._dropped(x, new)
+        return self._dropped(x, x + self.mlp(self.norm2(x))), state
+
+    def _dropped(self, x: Tensor, new: Tensor) -> Tensor:
+        """In training leave a layer out for a share of the sequences (stochastic depth)."""
+        if not self.training or self.drop_path == 0:
+            return new
+        keep = (torch.rand(len(x), 1, 1, device=x.device) >= self.drop_path).to(x.dtype)
+        return x + keep * (new - x) / (1 - self.drop_path)
+
+
+class Transformer(nn.Module):
+    """A network of one `NetworkConfig` and one kind of `Attention`.
+
+    >>> net = Transformer(NetworkConfig("gpt", layers=2, heads=2, dim=8, tokens=16), Attention(alpha_hidden=0.5))
+    >>> tuple(net(torch.zeros(1, 16, dtype=torch.long)).logits.shape)
+    (1, 16, 256)
+    """
+
+    def __init__(self, config: NetworkConfig, attention: Attention | None = None) -> None:
+        super().__init__()
+        self.config, self.attention = config, attention or Attention()
+        dim = config.dim
+        if config.kind == "vit":
+            self.patches = nn.Conv2d(config.channels, dim, config.patch, stride=config.patch)
+            self.class_token = nn.Parameter(torch.zeros(1, 1, dim))
+        else:
+            self.embedding = nn.Embedding(config.outputs, dim)
+        learned = config.kind != "xl" and not config.modern
+        self.positions = nn.Parameter(torch.zeros(1, config.n_tokens, dim)) if learned else None
+        rates = torch.linspace(0, config.drop_path, config.layers).tolist()
+        self.blocks = nn.ModuleList(_Block(config, self.attention, rate) for rate in rates)
+        self.norm = nn.RMSNorm(dim) if config.modern else nn.LayerNorm(dim)
+        self.head = nn.Linear(dim, config.outputs, bias=config.kind == "vit")
+        if config.kind != "vit":
+            self.head.weight = self.embedding.weight
+        self._start()
+
+    def _start(self) -> None:
+        """Normal weights of one size; what is added to the stream smaller by sqrt(2 layers), as in GPT-2."""
+        for name, parameter in self.named_parameters():
+            if parameter.dim() > 1 and not name.endswith((".u", ".v")):
+                into_stream = name.endswith(("out_proj.weight", "down.weight"))
+                nn.init.normal_(parameter, std=STD / math.sqrt(2 * self.config.layers) if into_stream else STD)
+            elif name.endswith("bias"):
+                nn.init.zeros_(parameter)
+
+    @property
+    def n_parameters(self) -> int:
+        """Weights, shared ones once."""
+        return sum(p.numel() for p in self.parameters())
+
+    def _embedded(self, inputs: Tensor) -> Tensor:
+        if self.config.kind == "vit":
+            x = self.patches(inputs).flatten(2).transpose(1, 2)
+            x = torch.cat([self.class_token.expand(len(x), -1, -1), x], dim=1)
+        else:
+            x = self.embedding(inputs)
+        if self.positions is not None:
+            if x.shape[1] > self.positions.shape[1]:
+                raise InputError(f"{x.shape[1]} tokens, the network takes at most {self.positions.shape[1]}")
+            x = x + self.positions[:, : x.shape[1]]
+        return F.dropout(x, self.config.dropout, self.training)
+
+    def forward(self, inputs: Tensor, memory: list[Tensor] | None = None) -> Output:
+        """Images (batch, channel, height, width) or ids (batch, token); memory from the segment before."""
+        x = self._embedded(inputs)
+        config, state = self.config, None
+        hidden = [x]
+        rotate = _rotary(x.shape[1], config.head_dim or config.dim // config.heads, x) if config.modern else None
+        for i, block in enumerate(self.blocks):
+            x, state = block(x, state, memory[i] if memory else None, config.kind != "vit", rotate)
+            hidden.append(x)
+        final = self.norm(x)
+        logits = self.head(final[:, 0] if config.kind == "vit" else final)
+        return Output(logits, hidden, self._remembered(hidden, memory))
+
+    def _remembered(self, hidden: list[Tensor], before: list[Tensor] | None) -> list[Tensor]:
+        """What went into each layer, the last `memory` tokens of it, without gradients."""
+        if self.config.memory == 0:
+            return []
+        old = before or [h[:, :0] for h in hidden[:-1]]
+        joined = [torch.cat([m, h], dim=1) for m, h in zip(old, hidden[:-1], strict=True)]
+        return [m[:, -self.config.memory :].detach() for m in joined]
