@@ -23,6 +23,7 @@ from headscape.attention.ragged import PLAN_FILE
 from headscape.attention.sites import example_input, run
 from headscape.attention.uneven import set_groups
 from headscape.pruning import export, twins
+from headscape.pruning.compensation import folds_of
 from headscape.pruning.export import export_pruned
 
 MORE = {
@@ -597,15 +598,15 @@ def test_an_empty_folder_is_taken(tmp_path):
 
 
 def test_a_network_that_computes_something_else_is_not_kept(tmp_path, monkeypatch):
-    def wrong(model, heads, means):
-        return twins.masked(model, {name: [0] for name in heads}, means)
+    def wrong(model, heads, folds):
+        return twins.masked(model, heads, folds_of(model, {name: [0] for name in heads}, None))
 
     monkeypatch.setitem(export.KINDS, "masked", wrong)
     with pytest.raises(hs.HeadscapeError, match="away from the ablated model's .*nothing was written"):
         export_pruned(model_of("gpt2"), [(0, 1)], tmp_path / "out")
 
-    def broken(model, heads, means):
-        twin = twins.ragged(model, heads, means)
+    def broken(model, heads, folds):
+        twin = twins.ragged(model, heads, folds)
         return twins.Twin(twin.module)  # without its plan
 
     monkeypatch.setitem(export.KINDS, "masked", broken)

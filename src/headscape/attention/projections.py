@@ -27,7 +27,7 @@ __all__ = [
     "output_projections",
     "output_width",
     "set_bias",
-    "zero_inputs",
+    "set_columns",
 ]
 
 # names of the query, key and value maps: Llama, Mistral, Qwen, Gemma, ViT, BART, GPT-J; BERT; T5, MPNet; DeBERTa
@@ -255,13 +255,11 @@ def keep_heads(module: Any, output: nn.Module, layout: Layout, heads: Sequence[i
     _keep_inputs(output, _entries(heads, input_width(output) // layout.n_heads))
 
 
-def zero_inputs(linear: Any, n_heads: int, heads: Sequence[int]) -> None:
-    """Zero the columns that read some of `n_heads` heads; the parameter that was there is left as it was."""
-    transposed = _is_transposed(linear)
-    weight = linear.weight.detach().clone()
-    columns = weight.T if transposed else weight
-    columns[:, _entries(heads, columns.shape[1] // n_heads)] = 0.0
-    linear.weight = nn.Parameter(weight, requires_grad=linear.weight.requires_grad)
+def set_columns(linear: Any, columns: Tensor) -> None:
+    """Give a linear map the weight (out, in); the parameter that was there is left as it was."""
+    old = _weight(linear)
+    weight = (columns.T if _is_transposed(linear) else columns).to(old).contiguous()
+    linear.weight = nn.Parameter(weight, requires_grad=old.requires_grad)
 
 
 def set_bias(linear: Any, bias: Tensor | None = None) -> None:

@@ -6,27 +6,28 @@ import errno
 import os
 import tempfile
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import median
 from typing import Any, Literal, NamedTuple
 
+import numpy.typing as npt
 import torch
 from torch import nn
 
 from headscape.attention import bundled
 from headscape.attention.capture import PARITY_TOLERANCE, main_output
 from headscape.attention.convert import quiet
-from headscape.attention.intervene import ablate
 from headscape.attention.models import Model, load_model, wrap_module
 from headscape.attention.ragged import is_ragged, write_plans
 from headscape.attention.sites import example_input, run, select_heads
 from headscape.attention.tapping import attention_implementation
 from headscape.errors import HeadscapeError, InputError
 from headscape.pruning import twins
-from headscape.pruning.twins import Means, Twin
+from headscape.pruning.compensation import Fold, folded, folds_of
+from headscape.pruning.twins import Folds, Twin
 from headscape.runs import human_bytes
 from headscape.storage import write_json
 from headscape.tensor import HeadId
@@ -34,7 +35,7 @@ from headscape.tensor import HeadId
 __all__ = ["KINDS", "Change", "Export", "export_pruned"]
 
 Kind = Literal["masked", "uniform", "ragged"]
-KINDS: dict[str, Callable[[Model, dict[str, list[int]], Means | None], Twin]] = {
+KINDS: dict[str, Callable[[Model, dict[str, list[int]], Folds], Twin]] = {
     "masked": twins.masked,
     "ragged": twins.ragged,
     "uniform": twins.uniform,
@@ -103,7 +104,8 @@ def export_pruned(
     out: str | Path,
     kind: Kind = "masked",
     *,
-    means: Means | None = None,
+    means: Mapping[HeadId, npt.NDArray[Any]] | None = None,
+    folds: Folds | None = None,
     timed: int = 0,
 ) -> Export:
     """Write a model without some heads to a folder, as safetensors with config and tokenizer.
@@ -124,6 +126,8 @@ def export_pruned(
         "ragged": every layer keeps just its own heads; smaller for any choice; loaded by `hs.load_model`.
     means
         From `hs.mean_outputs`: what a removed head put out on average, W_O mean, is kept in the bias behind it.
+    folds
+        Any other compensation, from `headscape.pruning.compensation.folds_of` for the same heads.
     timed
         How many times a forward pass, and generation for a causal language model, are timed before and after, in
         turns; medians are reported.
@@ -140,12 +144,13 @@ def export_pruned(
     target = Path(out)
     chosen = _check(model, heads, target, kind)
     removed = tuple(site.heads[h] for site in model.sites for h in chosen.get(site.name, ()))
-    twin = KINDS[kind](model, chosen, means)
+    folds = _folds(model, chosen, means, folds)
+    twin = KINDS[kind](model, chosen, folds)
     with _appearing(target) as folder:
         _write(folder, model, twin, kind, removed)
         try:
             written = load_model(folder, device=model.device, dtype=model.dtype)
-            difference, scale = _compare(model, written, removed, means)
+            difference, scale = _compare(model, written, folds)
         except (RuntimeError, ValueError, TypeError, AttributeError, IndexError, OSError) as error:
             raise HeadscapeError(
                 f"{model.source} exported as {kind} does not run: {str(error).splitlines()[0]}; nothing was written"
@@ -247,11 +252,39 @@ def _write(folder: Path, model: Model, twin: Twin, kind: str, removed: tuple[Hea
     write_json(folder / bundled.NOTES, {"licence": model.licence, "prefix": list(model.prefix), "pruned_from": origin})
 
 
-def _compare(model: Model, written: Model, removed: tuple[HeadId, ...], means: Means | None) -> tuple[float, float]:
+def _folds(
+    model: Model, heads: dict[str, list[int]], means: Mapping[HeadId, npt.NDArray[Any]] | None, folds: Folds | None
+) -> Folds:
+    """The folds given, checked, or those of zeros or means."""
+    plain = folds_of(model, heads, None)
+    if folds is None:
+        return plain if means is None else {name: _with_means(model, name, fold, means) for name, fold in plain.items()}
+    if means is not None:
+        raise InputError("give either means or folds, not both")
+    if set(folds) != set(plain) or any(not torch.equal(folds[name].gone, fold.gone) for name, fold in plain.items()):
+        raise InputError("the folds are for other heads than those to be removed; take them from folds_of")
+    return folds
+
+
+def _with_means(model: Model, name: str, fold: Fold, means: Mapping[HeadId, npt.NDArray[Any]]) -> Fold:
+    site = next(site for site in model.sites if site.name == name)
+    dim = (len(fold.kept) + len(fold.gone)) // site.n_heads
+    parts = []
+    for h in sorted({int(i) // dim for i in fold.gone}):
+        head = site.heads[h]
+        if head not in means:
+            raise InputError(f"means lack head {head}; take them from mean_outputs of the same model")
+        if means[head].shape != (dim,):
+            raise InputError(f"the mean of head {head} has shape {means[head].shape}, its output ({dim},)")
+        parts.append(torch.as_tensor(means[head], dtype=torch.float64))
+    return replace(fold, constant=torch.cat(parts))
+
+
+def _compare(model: Model, written: Model, folds: Folds) -> tuple[float, float]:
     """Largest difference of the written model's logits to the ablated one's, and the largest of these."""
     batch = example_input(model, min(CHECK_TOKENS, model.max_tokens or CHECK_TOKENS))
     with torch.no_grad():
-        with ablate(model, removed, "zero" if means is None else "mean", means=means):
+        with folded(model, folds):
             expected = main_output(run(model, batch)).float()
         with attention_implementation(written.module, "eager"):  # fused attention rounds otherwise
             found = main_output(run(written, batch)).float()

@@ -10,29 +10,27 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-import numpy.typing as npt
-import torch
 from torch import Tensor, nn
 
 from headscape.attention.models import Model
 from headscape.attention.projections import (
     Layout,
     columns_of,
-    input_width,
     keep_heads,
     layout_of,
     output_projections,
     set_bias,
-    zero_inputs,
+    set_columns,
 )
 from headscape.attention.ragged import LayerPlan, cut_layer
 from headscape.attention.sites import Site
 from headscape.errors import InputError
+from headscape.pruning.compensation import Fold
 from headscape.tensor import HeadId
 
 __all__ = ["Twin", "masked", "ragged", "uniform"]
 
-Means = Mapping[HeadId, npt.NDArray[Any]]
+Folds = Mapping[str, Fold]
 BIAS_BY_CONFIG = ("gemma", "gemma2", "gemma3_text", "llama", "qwen3")  # attention_bias=True: for q, k, v and W_O alike
 
 
@@ -52,35 +50,27 @@ class _Request:
 
     model: Model
     heads: Mapping[str, list[int]]
-    means: Means | None
+    folds: Folds
     outputs: dict[str, str] = field(init=False)
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "outputs", output_projections(self.model))
 
     def twin(self) -> Any:
-        """A copy of the network that shares its parameters and buffers."""
+        """A copy of the network that shares its parameters and buffers but for the folded output projections."""
         shared: dict[int, Any] = {id(p): p for p in (*self.model.module.parameters(), *self.model.module.buffers())}
-        return copy.deepcopy(self.model.module, shared)
+        network = copy.deepcopy(self.model.module, shared)
+        for name, fold in self.folds.items():
+            set_columns(network.get_submodule(self.outputs[name]), fold.weight(self._weight(name)))
+        return network
 
     def constants(self) -> dict[str, Tensor]:
-        """What the removed heads put out on average, after the output projection: W_O mean, {site: (out,)}."""
-        sites = {site.name: site for site in self.model.sites}
-        return {} if self.means is None else {name: self._constant(sites[name], self.means) for name in self.heads}
+        """What is added behind the output projections, {site: (out,)}; only where there is something to add."""
+        weights = {name: self._weight(name) for name, fold in self.folds.items() if fold.constant.any()}
+        return {name: self.folds[name].bias(weight) for name, weight in weights.items()}
 
-    def _constant(self, site: Site, means: Means) -> Tensor:
-        output = self.model.module.get_submodule(self.outputs[site.name])
-        weight = columns_of(output).double()
-        dim = input_width(output) // site.n_heads
-        total = weight.new_zeros(len(weight))
-        for h in self.heads[site.name]:
-            if site.heads[h] not in means:
-                raise InputError(f"means lack head {site.heads[h]}; take them from mean_outputs of the same model")
-            mean = torch.as_tensor(means[site.heads[h]], dtype=torch.float64, device=weight.device)
-            if mean.shape != (dim,):
-                raise InputError(f"the mean of head {site.heads[h]} has shape {tuple(mean.shape)}, its output ({dim},)")
-            total += weight[:, h * dim : (h + 1) * dim] @ mean
-        return total
+    def _weight(self, name: str) -> Tensor:
+        return columns_of(self.model.module.get_submodule(self.outputs[name])).double().cpu()
 
     def layouts(self) -> dict[str, Layout]:
         """How every layer of the intact network holds its heads; raises where that is not understood."""
@@ -94,6 +84,9 @@ def _add_constant(output: Any, constant: Tensor) -> None:
 
 def _add_stock_biases(request: _Request, network: Any) -> None:
     """Fold mean outputs into the output bias of a network that keeps its stock architecture."""
+    constants = request.constants()
+    if not constants:
+        return
     outputs = {name: network.get_submodule(path) for name, path in request.outputs.items()}
     family = str(network.config.model_type)
     if any(output.bias is None for output in outputs.values()):
@@ -107,28 +100,25 @@ def _add_stock_biases(request: _Request, network: Any) -> None:
             for linear in (*(getattr(module, part) for part in layout.maps), outputs[name]):
                 if linear.bias is None:
                     set_bias(linear)
-    for name, constant in request.constants().items():
+    for name, constant in constants.items():
         _add_constant(outputs[name], constant)
 
 
-def masked(model: Model, heads: Mapping[str, list[int]], means: Means | None) -> Twin:
+def masked(model: Model, heads: Mapping[str, list[int]], folds: Folds) -> Twin:
     """The same architecture; the columns of W_O that read the removed heads are zero.
 
     W_V is never touched: with grouped queries the other heads of the group use it.
     """
-    request = _Request(model, heads, means)
+    request = _Request(model, heads, folds)
     network = request.twin()
     sites = {site.name: site for site in model.sites}
-    for name, found in heads.items():
-        zero_inputs(network.get_submodule(request.outputs[name]), sites[name].n_heads, found)
-    if means is not None:
-        _add_stock_biases(request, network)
+    _add_stock_biases(request, network)
     return Twin(network, tuple(sites[name].heads[h] for name, found in heads.items() for h in found))
 
 
-def ragged(model: Model, heads: Mapping[str, list[int]], means: Means | None) -> Twin:
+def ragged(model: Model, heads: Mapping[str, list[int]], folds: Folds) -> Twin:
     """Every layer keeps just its own heads: weights are cut, key/value heads without a query go too."""
-    request = _Request(model, heads, means)
+    request = _Request(model, heads, folds)
     network = request.twin()
     layouts = request.layouts()
     constants = request.constants()
@@ -179,7 +169,7 @@ UNIFORM = {
 }
 
 
-def uniform(model: Model, heads: Mapping[str, list[int]], means: Means | None) -> Twin:
+def uniform(model: Model, heads: Mapping[str, list[int]], folds: Folds) -> Twin:
     """A stock configuration with fewer heads: as many key/value heads, and queries to each, in every layer.
 
     Every layer must keep the same numbers. Where the choice of heads does not, heads to be removed stay, with zeroed
@@ -193,7 +183,7 @@ def uniform(model: Model, heads: Mapping[str, list[int]], means: Means | None) -
             f"{', '.join(sorted(UNIFORM))}"
         )
     stock = UNIFORM[family]
-    request = _Request(model, heads, means)
+    request = _Request(model, heads, folds)
     network = request.twin()
     layouts = request.layouts()
     kept = _kept(model, heads, shared=family == "t5")
@@ -207,7 +197,6 @@ def uniform(model: Model, heads: Mapping[str, list[int]], means: Means | None) -
         output = network.get_submodule(request.outputs[site.name])
         chosen, kv_heads = _fill(kept[site.name], n_kv, size, some)
         surplus = [h for h in chosen if h in heads.get(site.name, ())]
-        zero_inputs(output, site.n_heads, surplus)
         zeroed += [site.heads[h] for h in surplus]
         if hasattr(module, "relative_attention_bias"):
             table = module.relative_attention_bias
@@ -217,8 +206,7 @@ def uniform(model: Model, heads: Mapping[str, list[int]], means: Means | None) -
     setattr(network.config, stock.dim, some.dim)
     if stock.kv_heads is not None:
         setattr(network.config, stock.kv_heads, n_kv)
-    if means is not None:
-        _add_stock_biases(request, network)
+    _add_stock_biases(request, network)
     groups = f" in {n_kv} groups" if size > 1 else ""
     note = f"{len(zeroed)} of the heads to be removed stay as zeros: every layer needs {n_kv * size} heads{groups}"
     return Twin(network, tuple(zeroed), notes=(note,) if zeroed else ())
