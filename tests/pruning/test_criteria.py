@@ -6,8 +6,10 @@ import pytest
 import torch
 
 import headscape as hs
+from headscape.attention.projections import columns_of, output_projections
 from headscape.attention.samples import samples_of
-from headscape.pruning.criteria import CRITERIA, Evidence, find_criterion, scores
+from headscape.pruning.criteria import CRITERIA, find_criterion, scores
+from headscape.pruning.evidence import Evidence
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "attention"))
 from test_capture import Letters
@@ -110,3 +112,84 @@ def test_wrong_requests(planted):
         scores("gradient", Evidence(planted.heads))
     with pytest.raises(hs.InputError, match="8 finite ones are needed"):
         scores(lambda e: np.array([1.0, np.nan]), planted)
+
+
+def outputs_of(model, samples):
+    """What the heads put out, (position, head * dim) a layer, by hooks."""
+    found, handles = {}, []
+    for name, path in output_projections(model).items():
+        rows = found.setdefault(name, [])
+        module = model.module.get_submodule(path)
+        handles.append(module.register_forward_pre_hook(lambda _, a, rows=rows: rows.append(a[0].flatten(0, -2))))
+    with torch.no_grad():
+        for sample in samples:
+            model.module(**sample.arguments)
+    for handle in handles:
+        handle.remove()
+    return {name: torch.cat(rows).double().numpy() for name, rows in found.items()}
+
+
+def test_novelty_is_what_regression_leaves_after_the_output_projection(planted):
+    model = planted.network
+    rows = outputs_of(model, planted.samples)
+    projections = output_projections(model)
+    inputs = {}
+    for layer in model.module.model.layers:
+        layer.register_forward_pre_hook(
+            lambda module, a, k: inputs.setdefault(id(module), []).append((a[0] if a else k["hidden_states"])[0]),
+            with_kwargs=True,
+        )
+    with torch.no_grad():
+        for sample in planted.samples[:4]:
+            model.module(**sample.arguments)
+    for layer in model.module.model.layers:
+        layer._forward_pre_hooks.clear()
+        layer._forward_pre_hooks_with_kwargs.clear()
+    errors = {}
+    for site, seen in zip(model.sites, inputs.values(), strict=True):
+        power = torch.cat(seen).square().sum(-1).median().item()
+        weight = columns_of(model.module.get_submodule(projections[site.name])).double().numpy()
+        X = rows[site.name] - rows[site.name].mean(0)
+        for h, head in enumerate(site.heads):
+            gone = np.arange(X.shape[1]) // (X.shape[1] // site.n_heads) == h
+            ridge = 1e-3 * (X**2).mean()
+            K = np.r_[X[:, ~gone] / len(X) ** 0.5, np.sqrt(ridge) * np.eye((~gone).sum())]
+            Y = np.r_[X[:, gone] / len(X) ** 0.5, np.zeros(((~gone).sum(), gone.sum()))]
+            left = X[:, gone] - X[:, ~gone] @ np.linalg.lstsq(K, Y, rcond=None)[0]
+            errors[head] = ((left @ weight[:, gone].T) ** 2).sum(1).mean() / power
+    found = scores("novelty", planted)
+    assert sorted(found) == list(range(8))
+    assert planted.heads[int(np.argmin(found))] == min(errors, key=errors.get)
+
+
+def test_novelty_finds_a_head_that_says_what_others_say():
+    network = make("gpt2")
+    attention = network.transformer.h[1].attn
+    with torch.no_grad():  # head 3 of layer 1: the queries, keys and values of head 1
+        dim = attention.head_dim
+        for part in range(3):
+            start = part * network.config.n_embd
+            target, source = slice(start + 3 * dim, start + 4 * dim), slice(start + dim, start + 2 * dim)
+            attention.c_attn.weight[:, target] = attention.c_attn.weight[:, source]
+            attention.c_attn.bias[target] = attention.c_attn.bias[source]
+    e = evidence(hs.wrap_module(network, tokenizer=Letters()))
+    first = e.heads[int(np.argmin(scores("novelty", e)))]
+    assert first in (hs.HeadId("decoder", 1, 1), hs.HeadId("decoder", 1, 3))
+    other = hs.HeadId("decoder", 1, 4 - first.head)
+    assert scores("novelty", e)[e.heads.index(other)] > 0  # only one of the two is redundant
+
+
+def test_coupling_pairs_queries_with_the_key_of_their_group(planted):
+    found = scores("coupling", planted)
+    attention = planted.network.module.model.layers[1].self_attn
+    dim, group = attention.head_dim, attention.num_key_value_groups
+    for h in range(4):
+        Q = attention.q_proj.weight.detach().double()[h * dim : (h + 1) * dim]
+        K = attention.k_proj.weight.detach().double()[h // group * dim : (h // group + 1) * dim]
+        assert found[4 + h] == pytest.approx(torch.linalg.norm(Q.T @ K).item(), rel=1e-5)
+
+
+def test_measured_again_starts_as_the_gradient_does(planted):
+    again = scores("gradient_again", planted)
+    assert sorted(again) == list(range(8))
+    assert np.argmin(again) == np.argmin(scores("gradient", planted))

@@ -2,67 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
-from functools import cached_property
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
-import pandas as pd
+import torch
 from scipy.stats import rankdata
+from torch import Tensor
 
-from headscape.attention.intervene import gates, mean_outputs_on
-from headscape.attention.loss import task_loss, tasks_of
-from headscape.attention.models import Model
-from headscape.attention.projections import columns_of, output_projections
-from headscape.attention.samples import Sample
+from headscape.attention.intervene import gates
+from headscape.attention.sites import select_heads
+from headscape.attention.weights import parts_of, read
 from headscape.errors import InputError
 from headscape.pruning.ablation import Ablations, leave_one_out
-from headscape.tensor import HeadId
+from headscape.pruning.compensation import Fold, folded, folds_of
+from headscape.pruning.evidence import Evidence
+from headscape.pruning.judges import slopes
+from headscape.pruning.novelty import novelty
 
 __all__ = ["CRITERIA", "Criterion", "Evidence", "find_criterion", "rank_average", "scores"]
 
 FloatArray = npt.NDArray[np.float64]
-
-
-@dataclass
-class Evidence:
-    """What criteria may look at.
-
-    `frame` has one row a head with the columns of the organize study, in the order of `heads`; `distances` are the
-    consensus distances of the heads. `samples` are the ranking inputs, never those a proposal is judged on.
-    """
-
-    heads: Sequence[HeadId]
-    frame: pd.DataFrame | None = None
-    distances: FloatArray | None = None
-    model: Model | None = None
-    samples: Sequence[Sample] = field(default_factory=list)
-    seed: int = 0
-
-    def column(self, name: str) -> FloatArray:
-        """A column of the organize study."""
-        if self.frame is None or name not in self.frame:
-            raise InputError(
-                f"criterion {name} needs the organize study on probabilities; run `headscape organize` first"
-            )
-        return self.frame[name].to_numpy(dtype=np.float64)
-
-    @property
-    def network(self) -> Model:
-        """The model, which some criteria cannot do without."""
-        if self.model is None:
-            raise InputError("this criterion needs the model, not only its attention; give model=")
-        return self.model
-
-    @cached_property
-    def places(self) -> dict[tuple[str, int], str]:
-        """Site name of each (block, layer)."""
-        return {(site.block, site.layer): site.name for site in self.network.sites}
-
-    def gather(self, by_site: dict[str, FloatArray]) -> FloatArray:
-        """Scores per site as scores per head."""
-        return np.array([by_site[self.places[head.block, head.layer]][head.head] for head in self.heads])
+AGAIN, AGAIN_UNTIL = 10, 0.5  # re-measured after every tenth of the heads, until half of them have gone
 
 
 def redundancy(e: Evidence) -> FloatArray:
@@ -92,32 +54,77 @@ def redundancy(e: Evidence) -> FloatArray:
 
 def output_norm(e: Evidence) -> FloatArray:
     """Norm of the head's mean contribution to the residual stream, after its slice of W_O."""
-    model = e.network
-    means = mean_outputs_on(model, e.samples)
-    modules = dict(model.module.named_modules())
-    projections = output_projections(model)
     found = {}
-    for site in model.sites:
-        weight = columns_of(modules[projections[site.name]]).double().cpu().numpy()
-        slices = weight.reshape(weight.shape[0], site.n_heads, -1)
-        mean = np.array([means[head] for head in site.heads])
-        found[site.name] = np.linalg.norm(np.einsum("ohd,hd->ho", slices, mean), axis=1)
+    for site in e.network.sites:
+        slices = _by_head(e.projections[site.name], site.n_heads)
+        mean = e.moments[site.name][-1, :-1].reshape(site.n_heads, -1).cpu()
+        found[site.name] = torch.linalg.norm(torch.einsum("ohd,hd->ho", slices, mean), dim=1).numpy()
+    return e.gather(found)
+
+
+def _by_head(weight: Tensor, n_heads: int) -> Tensor:
+    return weight.reshape(len(weight), n_heads, -1)
+
+
+def coupling(e: Evidence) -> FloatArray:
+    """Frobenius norm of W_Q^T W_K of a head with its group's key: from the weights alone (as Gate-Norm, for heads)."""
+    parts, _ = parts_of(e.network)
+    found = {}
+    by_place = {(part.block, part.layer, part.kind): part for part in parts}
+    for site in e.network.sites:
+        q, k = (by_place.get((site.block, site.layer, kind)) for kind in ("q", "k"))
+        if q is None or k is None:
+            raise InputError(f"criterion coupling finds no query and key weights in layer {site.block}.{site.layer}")
+        queries, keys = (part.by_head(read(e.network, part).astype(np.float64)) for part in (q, k))
+        group = len(queries) // len(keys)
+        # |Q^T K|^2 = <Q Q^T, K K^T>
+        grams = [(Q @ Q.T, keys[h // group] @ keys[h // group].T) for h, Q in enumerate(queries)]
+        found[site.name] = np.array([np.sqrt((a * b).sum()) for a, b in grams])
     return e.gather(found)
 
 
 def gradient(e: Evidence) -> FloatArray:
-    """Mean over sequences of |dL/d gate|, the gate multiplying the head's output (Michel et al. 2019)."""
-    model = e.network
-    totals = {site.name: np.zeros(site.n_heads) for site in model.sites}
-    for sample in e.samples:
-        for task in tasks_of(model, [sample], e.seed):
-            with gates(model) as values:
-                task_loss(model, task)[0].mean().backward()  # type: ignore[no-untyped-call]
+    """Mean over sequences of |dL/d gate|, the gate multiplying the head's output (Michel et al. 2019).
+
+    An encoder without a loss has its embedding along a random direction in the place of L.
+    """
+    return _slopes(e, {})
+
+
+def _slopes(e: Evidence, folds: Mapping[str, Fold]) -> FloatArray:
+    totals = {site.name: np.zeros(site.n_heads) for site in e.network.sites}
+    with gates(e.network) as values, folded(e.network, folds):
+        for slope in slopes(e.network, e.samples, e.seed):
+            slope.backward()  # type: ignore[no-untyped-call]
             for name, gate in values.items():
                 if gate.grad is not None:
                     totals[name] += gate.grad.abs().double().cpu().numpy()
-            model.module.zero_grad(set_to_none=True)
+                    gate.grad = None
+            e.network.module.zero_grad(set_to_none=True)
     return e.gather({name: total / max(len(e.samples), 1) for name, total in totals.items()})
+
+
+def gradient_again(e: Evidence) -> FloatArray:
+    """Gradient importance measured anew after every tenth of the heads has gone (as Greedy-Gnorm): place in the order.
+
+    Heads that have gone keep their mean output, as they do when compensated.
+    """
+    n = len(e.heads)
+    score = np.full(n, float(n))
+    gone: list[int] = []
+    while len(gone) < n:
+        chosen = select_heads(e.network, [e.heads[i] for i in gone]) if gone else {}
+        found = _slopes(e, folds_of(e.network, chosen, e.moments, "mean"))
+        found[gone] = np.inf
+        for i in np.argsort(found, kind="stable")[: min(max(1, n // AGAIN), n - len(gone))]:
+            score[i] = len(gone)
+            gone.append(int(i))
+        if len(gone) >= n * AGAIN_UNTIL:
+            found[gone] = np.inf
+            rest = [int(i) for i in np.argsort(found, kind="stable")[: n - len(gone)]]
+            score[rest] = np.arange(len(gone), n)
+            break
+    return score
 
 
 def depth(e: Evidence) -> FloatArray:
@@ -132,7 +139,7 @@ def random(e: Evidence) -> FloatArray:
 
 def oracle(e: Evidence) -> FloatArray:
     """Mean rise of the loss when the head alone is removed, on the ranking samples."""
-    return np.asarray(leave_one_out(Ablations(e.network, e.samples, seed=e.seed), e.heads).mean(axis=1))
+    return np.asarray(leave_one_out(Ablations(e.judge), e.heads).mean(axis=1))
 
 
 def _named(column: str) -> Callable[[Evidence], FloatArray]:
@@ -158,7 +165,10 @@ CRITERIA = {
         Criterion("attention_entropy", _named("uniform"), "entropy of the rows over that of even rows"),
         Criterion("redundancy", redundancy, "nearest pairs of heads first, one of each kept"),
         Criterion("output_norm", output_norm, "norm of the mean contribution after W_O"),
+        Criterion("novelty", novelty, "what the layer's other heads cannot predict, after W_O"),
+        Criterion("coupling", coupling, "norm of W_Q^T W_K, from the weights alone"),
         Criterion("gradient", gradient, "|dL/d gate| (Michel et al. 2019)", gradients=True),
+        Criterion("gradient_again", gradient_again, "the same, measured anew after every tenth", gradients=True),
         Criterion("depth", depth, "late layers first"),
         Criterion("random", random, "a random order"),
         Criterion("leave_one_out", oracle, "rise of the loss without the head: the oracle of one step"),

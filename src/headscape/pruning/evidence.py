@@ -1,0 +1,84 @@
+"""Evidence: what criteria may look at, measured once and only when asked for."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+
+import numpy as np
+import numpy.typing as npt
+import pandas as pd
+from torch import Tensor
+
+from headscape.attention.models import Model
+from headscape.attention.projections import columns_of, output_projections
+from headscape.attention.samples import Sample
+from headscape.errors import InputError
+from headscape.pruning.compensation import Moments, moments_on
+from headscape.pruning.judges import Judge, judge_of
+from headscape.tensor import HeadId
+
+__all__ = ["Evidence"]
+
+FloatArray = npt.NDArray[np.float64]
+
+
+@dataclass
+class Evidence:
+    """What criteria may look at.
+
+    `frame` has one row a head with the columns of the organize study, in the order of `heads`; `distances` are the
+    consensus distances of the heads. `samples` are the ranking inputs, never those a proposal is judged on; `texts`
+    the same as text, from which an encoder takes its sentences.
+    """
+
+    heads: Sequence[HeadId]
+    frame: pd.DataFrame | None = None
+    distances: FloatArray | None = None
+    model: Model | None = None
+    samples: Sequence[Sample] = field(default_factory=list)
+    texts: Sequence[str] = ()
+    seed: int = 0
+
+    def column(self, name: str) -> FloatArray:
+        """A column of the organize study."""
+        if self.frame is None or name not in self.frame:
+            raise InputError(
+                f"criterion {name} needs the organize study on probabilities; run `headscape organize` first"
+            )
+        return self.frame[name].to_numpy(dtype=np.float64)
+
+    @property
+    def network(self) -> Model:
+        """The model, which some criteria cannot do without."""
+        if self.model is None:
+            raise InputError("this criterion needs the model, not only its attention; give model=")
+        return self.model
+
+    @cached_property
+    def moments(self) -> Moments:
+        """Second moments of the heads' outputs on the ranking samples."""
+        return moments_on(self.network, self.samples)
+
+    @cached_property
+    def judge(self) -> Judge:
+        """What the model is judged by, on the ranking samples."""
+        return judge_of(self.network, self.samples, self.texts, self.seed)
+
+    @cached_property
+    def projections(self) -> dict[str, Tensor]:
+        """W_O of every site, (out, in) in float64."""
+        found = output_projections(self.network)
+        return {
+            name: columns_of(self.network.module.get_submodule(path)).double().cpu() for name, path in found.items()
+        }
+
+    @cached_property
+    def places(self) -> dict[tuple[str, int], str]:
+        """Site name of each (block, layer)."""
+        return {(site.block, site.layer): site.name for site in self.network.sites}
+
+    def gather(self, by_site: dict[str, FloatArray]) -> FloatArray:
+        """Scores per site as scores per head."""
+        return np.array([by_site[self.places[head.block, head.layer]][head.head] for head in self.heads])

@@ -1,0 +1,166 @@
+"""Judges: what a network without some heads is judged by. A loss, or how well an encoder keeps its similarities."""
+
+from __future__ import annotations
+
+import re
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from scipy.stats import rankdata
+from torch import Tensor
+from torch.nn import functional as F
+
+from headscape.attention.capture import main_output
+from headscape.attention.loss import Loss, joined, task_loss, tasks_of
+from headscape.attention.models import Model
+from headscape.attention.samples import Sample, grouped, samples_of
+from headscape.attention.sites import run
+from headscape.errors import InputError
+
+__all__ = ["Judge", "LossJudge", "SimilarityJudge", "cost", "judge_of", "sentence_pairs", "slopes", "unit_of"]
+
+FloatArray = npt.NDArray[np.float64]
+N_PAIRS = 200
+WORDS = (6, 30)  # of a sentence worth comparing
+SENTENCE_TOKENS = 64
+
+
+class Judge(ABC):
+    """Forward passes to run, one at a time, and what they come to."""
+
+    model: Model
+    tasks: Sequence[Any]
+
+    @abstractmethod
+    def run(self, task: Any) -> Any:
+        """One forward pass, and what is kept of it."""
+
+    @abstractmethod
+    def join(self, parts: Sequence[Any]) -> Loss:
+        """What all forward passes come to."""
+
+    def whole(self) -> Loss:
+        """Run everything."""
+        with torch.no_grad():
+            return self.join([self.run(task) for task in self.tasks])
+
+
+class LossJudge(Judge):
+    """The loss of a language model or classifier, per sequence or image."""
+
+    def __init__(self, model: Model, samples: Sequence[Sample], seed: int = 0) -> None:
+        self.model = model
+        self.tasks = tasks_of(model, samples, seed)
+
+    def run(self, task: Any) -> tuple[Tensor, Tensor | None]:
+        return task_loss(self.model, task)
+
+    def join(self, parts: Sequence[Any]) -> Loss:
+        return joined(self.model, parts)
+
+
+class SimilarityJudge(Judge):
+    """One minus the Spearman correlation between the cosines of sentence pairs, intact and now.
+
+    The value of a pair is 6 d^2 / (n^2 - 1), d the difference of its ranks: the mean over pairs is 1 - rho where no
+    cosines are equal. Sentences are embedded by the mean of the last hidden states. The intact network must be the
+    first to be judged.
+    """
+
+    def __init__(self, model: Model, pairs: Sequence[tuple[str, str]]) -> None:
+        if len(pairs) < 3:
+            raise InputError(f"{len(pairs)} sentence pairs say nothing about similarity; give a longer text")
+        self.model = model
+        sentences = sorted({sentence for pair in pairs for sentence in pair})
+        samples = [_sample(model, sentence) for sentence in sentences]
+        order = sorted(range(len(samples)), key=lambda i: samples[i].stored["input_ids"].size)
+        places = {sentences[i]: place for place, i in enumerate(order)}
+        self.tasks = [arguments for arguments, _ in grouped([samples[i] for i in order], 32)]
+        self._pairs = np.array([[places[a], places[b]] for a, b in pairs])
+        self._intact: FloatArray | None = None
+
+    def run(self, task: Any) -> Tensor:
+        return F.normalize(main_output(run(self.model, task, whole=False)).float().mean(dim=1), dim=-1)
+
+    def join(self, parts: Sequence[Any]) -> Loss:
+        embedded = torch.cat(list(parts)).double().cpu().numpy()
+        ranks = rankdata((embedded[self._pairs[:, 0]] * embedded[self._pairs[:, 1]]).sum(axis=1))
+        if self._intact is None:
+            self._intact = ranks
+        n = len(ranks)
+        return Loss(6 * (ranks - self._intact) ** 2 / (n**2 - 1), "similarity")
+
+
+def _sample(model: Model, sentence: str) -> Sample:
+    return samples_of(model, [sentence], SENTENCE_TOKENS, keep_short=True)[0][0]
+
+
+def sentence_pairs(texts: Sequence[str], n: int = N_PAIRS, seed: int = 0) -> list[tuple[str, str]]:
+    """Pairs of different sentences: half of them neighbours in the text, half drawn at random.
+
+    >>> sentence_pairs(["One two three four five six. Two two three four five six! Is it not so, said they all?"], 1)
+    [('Two two three four five six!', 'Is it not so, said they all?')]
+    """
+    found: list[str] = []
+    for text in texts:
+        parts = re.split(r"(?<=[.!?])\s+", " ".join(text.split()))
+        found += [part for part in parts if WORDS[0] <= len(part.split()) <= WORDS[1]]
+    if len(set(found)) < 2:
+        raise InputError(f"the text has {len(set(found))} sentences of {WORDS[0]} to {WORDS[1]} words; two are needed")
+    rng = np.random.default_rng(seed)
+    pairs: list[tuple[str, str]] = []
+    neighbours = rng.permutation(len(found) - 1)[: n // 2]
+    pairs += [(found[i], found[i + 1]) for i in sorted(neighbours) if found[i] != found[i + 1]]
+    for _ in range(20 * n):
+        if len(pairs) >= n:
+            break
+        i, j = rng.choice(len(found), 2, replace=False)
+        if found[i] != found[j] and (found[i], found[j]) not in pairs:
+            pairs.append((found[i], found[j]))
+    return pairs
+
+
+def judge_of(model: Model, samples: Sequence[Sample], texts: Sequence[str] = (), seed: int = 0) -> Judge:
+    """The judge a model calls for: similarities of sentences for an encoder without an output head, else its loss."""
+    if model.task == "encoder":
+        if not texts:
+            raise InputError(f"{model.source} is judged by similarities of sentences: give a text")
+        return SimilarityJudge(model, sentence_pairs(texts, seed=seed))
+    return LossJudge(model, samples, seed)
+
+
+def cost(intact: Loss, now: Loss) -> FloatArray:
+    """What a removal costs, a number a sequence; the mean is what a budget bounds.
+
+    Language models: rise of the loss, as a share of the intact mean. Classifiers: images no longer right (minus those
+    that have become right). Encoders: one minus the rank correlation of similarities.
+    """
+    if intact.kind == "similarity":
+        return now.values
+    if intact.correct is not None and now.correct is not None:
+        return intact.correct.astype(float) - now.correct
+    return (now.values - intact.values) / intact.mean
+
+
+def unit_of(intact: Loss) -> str:
+    """What `cost` counts, in words."""
+    if intact.kind == "similarity":
+        return "1 - rank correlation of sentence similarities"
+    return "drop of accuracy" if intact.correct is not None else "rise of the loss"
+
+
+def slopes(model: Model, samples: Sequence[Sample], seed: int) -> Iterator[Tensor]:
+    """One number a sample, with gradients: its loss, or for an encoder its embedding along a random direction."""
+    if model.task != "encoder":
+        for sample in samples:
+            for task in tasks_of(model, [sample], seed):
+                yield task_loss(model, task)[0].mean()
+        return
+    generator = torch.Generator().manual_seed(seed)
+    for arguments, _ in grouped(samples, 1):
+        embedded = F.normalize(main_output(run(model, arguments, whole=False)).float().mean(dim=1), dim=-1)
+        yield (embedded * torch.randn(embedded.shape, generator=generator).to(embedded)).sum()
