@@ -164,15 +164,21 @@ class LayerBounds:
 
     measured is ||Res(sum_h P_h X W_h)||; repaired holds where `condition` does (D of every head up to `CONDITION`),
     anywhere always; printed is Lemma D.2 (D.1 for one head), NaN where scores are not a product of X with weights.
+    floor is the round-off of measured: up to there it says nothing.
     """
 
     measured: float
+    floor: float
     repaired: float
     anywhere: float
     printed: float
     spread: Array  # D by head
     sigma: Array  # sigma by head
     condition: bool
+
+    def keeps(self, bound: float) -> bool:
+        """Whether what was measured is within a bound, but for round-off."""
+        return self.measured - self.floor <= bound
 
 
 def layer_bounds(
@@ -207,7 +213,8 @@ def layer_bounds(
             "(n_head, n_token, n_token) and (n_head, width, out)"
         )
     R = residual(tokens)
-    out = sum(P @ (tokens @ w) for P, w in zip(softmax_rows(A), maps, strict=True))
+    # Res(P X W) = Res(P R W), as rows of P sum to 1; from R there is less to cancel
+    out = sum(P @ (R @ w) for P, w in zip(softmax_rows(A), maps, strict=True))
     spread, sigma = zip(*(spread_of(a) for a in A), strict=True)
     r = (float(norm_1(R)), float(norm_inf(R)))
     w = [(float(norm_1(m)), float(norm_inf(m))) for m in maps]
@@ -219,6 +226,7 @@ def layer_bounds(
         printed = printed_d2(float(norm_1inf(R)), w_1inf, qk, dim, alpha_hidden, before)
     return LayerBounds(
         measured=float(norm_1inf(residual(out))),
+        floor=float(n * np.finfo(np.float64).eps * norm_1inf(out)),
         repaired=repaired(n, r, w, spread, sigma),
         anywhere=repaired(n, r, w, spread, sigma, anywhere=True),
         printed=printed,
