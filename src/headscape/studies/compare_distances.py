@@ -1,0 +1,232 @@
+"""Distances between networks, as functions of arrays: geometries, curves over depth and rank, and a map of them all."""
+
+from __future__ import annotations
+
+import warnings
+from importlib import import_module
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from headscape.errors import InputError
+
+__all__ = [
+    "DEPTHS",
+    "RANKS",
+    "Match",
+    "classical_map",
+    "depth_profile",
+    "energy_curve",
+    "geometry_bound",
+    "in_order",
+    "match_geometries",
+    "refine",
+]
+
+FloatArray = npt.NDArray[np.float64]
+
+DEPTHS = np.linspace(0, 1, 21)
+"""Layer distances, relative to that of the first and the last layer, at which depth profiles are compared."""
+RANKS = np.unique(np.geomspace(1, 99, 20).round().astype(int))
+"""Numbers of coefficients at which energy curves are compared: equal steps of log rank among the 100 largest supports
+that the organize study keeps, the constant not counted."""
+COOLING = (0.3, 0.2, 0.1, 0.07, 0.05, 0.03, 0.02)
+"""Entropic regularisations in the order of the annealed start, in units of the squared median distance. On the bundled
+models it ends at or below the best of 100 random starts in five pairs of six."""
+
+
+class Match(NamedTuple):
+    """Two geometries laid on each other: the distance reached and the coupling (n, m) that reaches it."""
+
+    distance: float
+    coupling: FloatArray
+
+
+def _pot() -> Any:
+    """POT, asked for only when two geometries are matched; its import takes a second or two."""
+    try:
+        return import_module("ot")
+    except ModuleNotFoundError:
+        raise InputError("comparing networks needs POT, which is not installed: pip install POT") from None
+
+
+def _weights(n: int) -> FloatArray:
+    return np.full(n, 1.0 / n)
+
+
+def geometry_bound(A: FloatArray, B: FloatArray) -> Match:
+    r"""Third lower bound of Memoli (2011) on the Gromov-Wasserstein distance, exact for uniform weights.
+
+    .. math:: TLB^2 = \min_T \sum_{ij} T_{ij} W_2^2(A_{i\cdot}, B_{j\cdot})
+
+    Rows are compared as distributions of distances, whatever their order. It never exceeds the true distance, which a
+    local search can only approach from above.
+
+    >>> line = np.abs(np.subtract.outer([0.0, 1, 3], [0.0, 1, 3]))
+    >>> geometry_bound(line, line[::-1, ::-1]).distance
+    0.0
+    """
+    n, m = len(A), len(B)
+    ends = np.unique(np.concatenate([np.arange(1, n + 1) * m, np.arange(1, m + 1) * n]))  # of steps, in 1 / (n m)
+    weight = np.diff(ends, prepend=0) / (n * m)
+    a = np.sort(A, axis=1)[:, (ends - 1) // m]  # quantile functions on the common steps
+    b = np.sort(B, axis=1)[:, (ends - 1) // n]
+    cost = ((a**2) @ weight)[:, None] + (b**2) @ weight - 2 * (a * weight) @ b.T
+    cost = np.maximum(cost, 0.0)  # rounding
+    coupling = np.asarray(_pot().emd(_weights(n), _weights(m), cost), dtype=np.float64)
+    return Match(float(np.sqrt((coupling * cost).sum())), coupling)
+
+
+def in_order(n: int, m: int) -> FloatArray:
+    """The coupling that keeps the order: the first head with the first, the last with the last; the identity if n = m.
+
+    >>> in_order(2, 4) * 4
+    array([[1., 1., 0., 0.],
+           [0., 0., 1., 1.]])
+    """
+    low = np.maximum(np.arange(n)[:, None] * m, np.arange(m) * n)
+    high = np.minimum(np.arange(1, n + 1)[:, None] * m, np.arange(1, m + 1) * n)
+    return np.asarray(np.maximum(high - low, 0) / (n * m))
+
+
+def refine(A: FloatArray, B: FloatArray, start: FloatArray) -> Match:
+    r"""Gromov-Wasserstein distance of two distance matrices (n, n) and (m, m), found downhill from a coupling.
+
+    .. math:: GW^2 = \min_T \sum_{ijkl} (A_{ik} - B_{jl})^2 T_{ij} T_{kl}
+
+    over couplings T (n, m) with even marginals, by the conditional gradient of POT. What is found is an upper bound:
+    the problem is not convex.
+    """
+    coupling = _pot().gromov.gromov_wasserstein(
+        A, B, _weights(len(A)), _weights(len(B)), "square_loss", symmetric=True, G0=start
+    )
+    # POT's own value is a difference of large sums: near 0 it is rounding, so that the sum is taken as it stands
+    T = np.asarray(coupling, dtype=np.float64)
+    squares = (T.sum(axis=1) @ (A**2) @ T.sum(axis=1)) + (T.sum(axis=0) @ (B**2) @ T.sum(axis=0))
+    loss = squares - 2 * float(((A @ T @ B) * T).sum())
+    return Match(float(np.sqrt(max(loss, 0.0))) if loss > 1e-12 * squares else 0.0, T)
+
+
+def match_geometries(A: FloatArray, B: FloatArray) -> Match:
+    """Gromov-Wasserstein distance by `refine` from four starts, the lowest taken.
+
+    The starts: every head with every head alike, the coupling of `geometry_bound`, heads in their order (by depth, if
+    they are sorted so), and the entropic problem cooled down step by step.
+
+    Raises
+    ------
+    InputError
+        If a matrix is not square.
+
+    >>> line = np.abs(np.subtract.outer([0.0, 1, 3, 9], [0.0, 1, 3, 9]))
+    >>> match_geometries(line, line[::-1, ::-1]).distance
+    0.0
+    """
+    for D in (A, B):
+        if D.ndim != 2 or D.shape[0] != D.shape[1]:
+            raise InputError(f"a distance matrix is square, this one has shape {D.shape}")
+    n, m = len(A), len(B)
+    even = np.outer(_weights(n), _weights(m))
+    starts = [even, geometry_bound(A, B).coupling, in_order(n, m), _annealed(A, B)]
+    return min((refine(A, B, start) for start in starts), key=lambda found: found.distance)
+
+
+def _annealed(A: FloatArray, B: FloatArray) -> FloatArray:
+    """Coupling of the entropic problem, cooled down: fewer poor minima than any single start."""
+    p, q = _weights(len(A)), _weights(len(B))
+    coupling = np.outer(p, q)
+    for epsilon in COOLING:
+        with warnings.catch_warnings(), np.errstate(all="ignore"):
+            warnings.simplefilter("ignore")  # a Sinkhorn that stops early is good enough for a start
+            found = _pot().gromov.entropic_gromov_wasserstein(
+                A,
+                B,
+                p,
+                q,
+                "square_loss",
+                epsilon=epsilon,
+                symmetric=True,
+                G0=coupling,
+                max_iter=20,
+                tol=1e-5,
+                numItermax=50,
+            )
+        if not np.isfinite(found).all():
+            break
+        coupling = _onto_marginals(np.asarray(found, dtype=np.float64), p, q)
+    return coupling
+
+
+def _onto_marginals(T: FloatArray, p: FloatArray, q: FloatArray) -> FloatArray:
+    """The coupling near T that has exactly these marginals (Altschuler, Weed, Rigollet, 2017, algorithm 2)."""
+    tiny = np.finfo(float).tiny
+    T = T * np.minimum(1.0, p / np.maximum(T.sum(axis=1), tiny))[:, None]
+    T = T * np.minimum(1.0, q / np.maximum(T.sum(axis=0), tiny))
+    rows, columns = p - T.sum(axis=1), q - T.sum(axis=0)
+    left = rows.sum()
+    return T + np.outer(rows, columns) / left if left > 0 else T
+
+
+def depth_profile(D: FloatArray, layers: npt.ArrayLike) -> FloatArray:
+    """How head distance grows with layer distance: (21,) values at the relative layer distances `DEPTHS`.
+
+    The mean of D over all pairs of different heads whose layers are so far apart, layer distance 1 being that of the
+    first and the last layer; straight lines between the distances that occur. NaN if all heads are of one layer.
+
+    >>> D = np.array([[0.0, 1, 4, 4], [1, 0, 4, 4], [4, 4, 0, 1], [4, 4, 1, 0]])
+    >>> depth_profile(D, [0, 0, 5, 5])[[0, 10, 20]]
+    array([1. , 2.5, 4. ])
+    """
+    layer = np.asarray(layers)
+    apart = np.abs(layer[:, None] - layer)
+    if not apart.any():
+        return np.full(len(DEPTHS), np.nan)
+    others = ~np.eye(len(D), dtype=bool)
+    total = np.bincount(apart[others], weights=D[others])
+    count = np.bincount(apart[others])
+    known = np.flatnonzero(count)
+    return np.asarray(np.interp(DEPTHS, known / apart.max(), total[known] / count[known]))
+
+
+def energy_curve(coefficients: npt.ArrayLike, network: npt.ArrayLike) -> FloatArray:
+    """Tri-Haar decay free of units: share of the energy that the first k coefficients hold, at the k of `RANKS`.
+
+    Parameters
+    ----------
+    coefficients
+        (n,): absolute tri-Haar coefficients by falling support, the constant first, as the organize study keeps them.
+    network
+        (5,): l1_top, l1_all, dc, l1_rel, shannon of all coefficients; l2 without the constant is
+        (l1_all - abs(dc)) / l1_rel. Energy is counted without the constant, which the sums of the rows fix.
+
+    >>> energy_curve([3.0, 2.0, 1.0, 0.0], [6.0, 6.0, 3.0, 3 / np.sqrt(5), 0.0])[:3].round(3)
+    array([0.8, 1. , 1. ])
+    """
+    b = np.asarray(coefficients, dtype=np.float64)[1:]
+    _, l1_all, dc, l1_rel, _ = np.asarray(network, dtype=np.float64)
+    if not l1_rel > 0 or not len(b):  # a constant tensor has no energy but the constant's
+        return np.zeros(len(RANKS))
+    share = np.cumsum(b**2) / ((l1_all - abs(dc)) / l1_rel) ** 2
+    return np.asarray(share[np.minimum(RANKS, len(b)) - 1])
+
+
+def classical_map(D: FloatArray) -> tuple[FloatArray, float]:
+    """Classical scaling: points in the plane (n, 2) whose distances are near D, and the share of D the plane shows.
+
+    The leading eigenvectors of -J D^2 J / 2, J centring; the share is that of their eigenvalues among the positive
+    ones. The sign of each coordinate is such that its largest entry is positive.
+
+    >>> points, share = classical_map(np.array([[0.0, 3, 4], [3, 0, 5], [4, 5, 0]]))
+    >>> float(np.linalg.norm(points[1] - points[2]).round(9)), round(share, 9)
+    (5.0, 1.0)
+    """
+    n = len(D)
+    J = np.eye(n) - 1 / n
+    values, vectors = np.linalg.eigh(-0.5 * J @ D**2 @ J)
+    values, vectors = np.maximum(values[::-1], 0), vectors[:, ::-1]
+    points = np.zeros((n, 2))
+    k = min(2, n)
+    points[:, :k] = vectors[:, :k] * np.sqrt(values[:k])
+    points *= np.where(points[np.abs(points).argmax(axis=0), [0, 1]] < 0, -1.0, 1.0)
+    return points, float(values[:2].sum() / values.sum()) if values.sum() > 0 else 1.0

@@ -1,0 +1,210 @@
+"""The pictures of a comparison, as plain data."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from scipy.cluster.hierarchy import leaves_list, linkage
+from scipy.spatial.distance import squareform
+
+from headscape.results import FigureSpec
+from headscape.studies.compare_distances import DEPTHS, RANKS, classical_map
+from headscape.studies.compare_result import ALL, BATCHES, INPUT, MEASURES, NAMES
+from headscape.studies.compare_runs import UNIT_FREE
+
+if TYPE_CHECKING:
+    from headscape.studies.compare_result import CompareResult
+
+__all__ = ["figures"]
+
+MANY = 20  # bars that are still readable; of more pairs the nearest are shown
+
+
+def figures(r: CompareResult) -> list[FigureSpec]:
+    """All figures, in the order in which a reader should meet them."""
+    several = len(r.networks) > 1
+    found = [_table(r)] if several else []
+    if len(r.runs) > 2 and r.together_of:
+        found += [_map(r), _matrix(r)]
+    found += [_intervals(r)] + ([_times(r)] if several else [])
+    found += [_entropies(r, k) for k in range(len(UNIT_FREE))]
+    return [*found, _decay(r), _depth(r), _runs(r)]
+
+
+def _table(r: CompareResult) -> FigureSpec:
+    rows = []
+    for pair in r.by(ALL):
+        cells = [f"{pair.a} / {pair.b}"]
+        for measure in (ALL, *MEASURES):
+            d = next(d for d in r.by(measure) if (d.a, d.b) == (pair.a, pair.b))
+            known = d.apart.value == d.apart.value
+            cells.append(f"{d.apart} {'>' if d.separated else 'not >'} {d.same.high:.3g}" if known else "-")
+        rows.append(cells)
+    return FigureSpec(
+        "distances",
+        "Distances between networks",
+        "table",
+        {"columns": ["networks", *(NAMES[measure] for measure in (ALL, *MEASURES))], "rows": rows},
+        "Mean and 95 % interval over random halves of the batches; behind it the upper end of the same network beside "
+        "itself. A pair is separated when its whole interval lies above (>).",
+        "Separated means that the networks differ, not that they do different things.",
+        "Table of distances between networks by measure, each with its yardstick.",
+    )
+
+
+def _map(r: CompareResult) -> FigureSpec:
+    points, share = classical_map(r.between_runs())
+    return FigureSpec(
+        "map",
+        "Networks by distance",
+        "scatter",
+        {"x": points[:, 0], "y": points[:, 1], "names": r.runs["run"].tolist(), "group": r.runs["network"].tolist()},
+        "Each point is a run, near ones are alike by all measures together; runs of one network share colour and sign.",
+        f"Classical scaling to a plane, which shows {share:.0%} of the squared distances; the rest is bent away.",
+        f"Map of {len(r.runs)} runs of {len(r.networks)} networks.",
+        x_label="first coordinate, in yardsticks",
+        y_label="second coordinate, in yardsticks",
+    )
+
+
+def _matrix(r: CompareResult) -> FigureSpec:
+    D = r.between_runs()
+    apart = squareform(D - np.diag(np.diag(D)), checks=False)
+    order = leaves_list(linkage(apart, "average", optimal_ordering=True))
+    names = [r.runs["run"].iloc[i] for i in order]
+    return FigureSpec(
+        "matrix",
+        "Distance of every run to every other",
+        "heatmap",
+        {"values": D[np.ix_(order, order)], "rows": names, "columns": names},
+        "All measures together, in the order of an average-linkage tree; dark squares on the diagonal are networks. "
+        "The diagonal itself is a run beside itself on other batches.",
+        "Means; the intervals are in the picture of intervals.",
+        "Matrix of distances between runs, in units of the yardstick.",
+        value_label="distance in yardsticks",
+    )
+
+
+def _intervals(r: CompareResult) -> FigureSpec:
+    bars: list[tuple[str, str, Any]] = []
+    for network in r.networks:
+        bars += [
+            (network, what, found) for what, found in r.yardsticks(network, ALL).items() if what in (BATCHES, INPUT)
+        ]
+    pairs = sorted(r.by(ALL), key=lambda d: d.apart.value)
+    bars += [(f"{d.a} / {d.b}", "different networks", d.apart) for d in pairs[:MANY]]
+    shown = f" The nearest {MANY} of {len(pairs)} pairs are shown." if len(pairs) > MANY else ""
+    return FigureSpec(
+        "intervals",
+        "Different networks beside one network on other input",
+        "bars",
+        {
+            "names": [name for name, _, _ in bars],
+            "values": [found.value for _, _, found in bars],
+            "low": [found.low for _, _, found in bars],
+            "high": [found.high for _, _, found in bars],
+            "group": [what for _, what, _ in bars],
+        },
+        f"All measures together, with 95 % intervals; 1 is the mean of a run beside itself on other batches.{shown}",
+        "A network beside itself has the same heads, which makes it nearer than any other set of heads.",
+        "Bars of distances of networks to themselves and to each other.",
+        y_label="distance in yardsticks",
+        log_y=True,
+    )
+
+
+def _times(r: CompareResult) -> FigureSpec:
+    pairs = r.by(ALL)
+    measures = [name for name in MEASURES if any(d.apart.value == d.apart.value for d in r.by(name))]
+    values = np.full((len(pairs), 2 * len(measures)), np.nan)
+    for column, measure in enumerate(measures):
+        for row, d in enumerate(r.by(measure)):
+            with np.errstate(divide="ignore", invalid="ignore"):
+                values[row, column] = np.log10(np.divide(d.apart.low, d.same.high))
+                values[row, len(measures) + column] = np.log10(np.divide(d.apart.low, d.heads.high))
+    keep = np.isfinite(values).any(axis=0)
+    columns = [NAMES[name] for name in measures] + [f"{NAMES[name]} / heads" for name in measures]
+    return FigureSpec(
+        "times",
+        "How clearly each measure separates",
+        "heatmap",
+        {
+            "values": values[:, keep],
+            "rows": [f"{d.a} / {d.b}" for d in pairs],
+            "columns": [name for name, kept in zip(columns, keep, strict=True) if kept],
+            "centre": 0.0,
+        },
+        "log10 of the lower end of a distance over the upper end of its yardstick: above 0 the pair is separated. "
+        "Columns '/ heads' take two random halves of the heads of one network as the yardstick.",
+        "A large ratio may come from a small yardstick; the table has both numbers.",
+        "Heat map of separation by pair of networks and measure.",
+        value_label="log10(distance, low / yardstick, high)",
+    )
+
+
+def _entropies(r: CompareResult, k: int) -> FigureSpec:
+    name = UNIT_FREE[k]
+    groups = [{"name": run, "values": values[k]} for run, values in zip(r.runs["run"], r.entropies, strict=True)]
+    formula = {"l1_rel": "l1 / l2 over the root of the number of coefficients", "shannon": "entropy over its maximum"}
+    return FigureSpec(
+        f"entropies-{name}",
+        f"Heads by {NAMES[name]}",
+        "violins",
+        {"groups": groups},
+        "One shape a run: how its heads spread, mean over batches. High means that a head's coefficients are spread "
+        "out, low that few of them hold it.",
+        "Free of units, not of length: only runs of equally many tokens can be laid side by side.",
+        f"Distribution of {NAMES[name]} over the heads of every run.",
+        y_label=f"{formula[name]}",
+    )
+
+
+def _curves(r: CompareResult, x: Any, values: Any) -> list[dict[str, Any]]:
+    return [
+        {"name": name, "x": x, "y": mean, "low": low, "high": high}
+        for name, (mean, low, high) in zip(r.runs["run"], values, strict=True)
+    ]
+
+
+def _decay(r: CompareResult) -> FigureSpec:
+    return FigureSpec(
+        "decay",
+        "Tri-Haar decay",
+        "lines",
+        {"series": _curves(r, RANKS, r.curves)},
+        "Share of the energy beside the constant that the coefficients of largest support hold; band: lowest and "
+        "highest batch. A high start means that the coarsest contrast holds most of a network.",
+        "The number of coefficients grows with the heads, so that the same rank is coarser in a larger network.",
+        "Cumulated energy of the tri-Haar coefficients by falling support, for every run.",
+        x_label="coefficients, by falling support",
+        y_label="share of energy",
+        log_x=True,
+    )
+
+
+def _depth(r: CompareResult) -> FigureSpec:
+    return FigureSpec(
+        "depth",
+        "Depth profile",
+        "lines",
+        {"series": _curves(r, DEPTHS, r.profiles)},
+        "Mean distance of two heads by how far apart their layers are; 1 is first to last. A rising line means that "
+        "heads of neighbouring layers are alike. Band: lowest and highest batch.",
+        "The last points rest on few layers.",
+        "Mean head distance by relative layer distance, for every run.",
+        x_label="layer distance, relative",
+        y_label="head distance over its median",
+    )
+
+
+def _runs(r: CompareResult) -> FigureSpec:
+    columns = ["run", "network", "block", "mask", "inputs", "n_query", "n_layers", "n_heads", "n_batches"]
+    names = ["run", "network", "block", "mask", "inputs", "tokens", "layers", "heads", "batches"]
+    return FigureSpec(
+        "runs",
+        "What was compared",
+        "table",
+        {"columns": names, "rows": r.runs[columns].to_numpy(dtype=object).tolist()},
+        "Runs with the same weights are one network.",
+    )
