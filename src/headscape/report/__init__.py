@@ -46,7 +46,7 @@ def write_report(
         capture, problem = None, f"attention maps are not shown: {reason_of(error)}"
     heads = [] if capture is None else [head for block in capture.blocks for head in capture.heads(block)]
     scene = gather(results, heads)
-    pictures = _pictures(scene)
+    pictures = draw_sections(scene)
     maps = HeadMaps(problems=[problem]) if capture is None else _maps(run, capture, scene, map_budget)
     target = Path(out) if out is not None else run.path / "report.html"
     with replacing(target) as partial, partial.open("w", encoding="utf-8") as file:
@@ -63,7 +63,8 @@ def write_report(
     return target
 
 
-def _pictures(scene: Scene) -> dict[str, Any]:
+def draw_sections(scene: Scene) -> dict[str, Any]:
+    """What the page draws, by anchor: every figure of every section, or why one cannot be drawn."""
     from headscape.report.page import anchor
     from headscape.report.pictures import picture
 

@@ -1,0 +1,38 @@
+"""The page of a comparison: a result that belongs to no single run."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from headscape.report import draw_sections
+from headscape.report.gather import gather
+from headscape.report.headmaps import HeadMaps
+from headscape.report.page import page
+from headscape.results import Result
+from headscape.storage import replacing
+
+__all__ = ["write_page"]
+
+
+def write_page(
+    result: Result, title: str, facts: Sequence[tuple[str, str]], provenance: Mapping[str, Any], out: Path
+) -> Path:
+    """Write one result as a page of its own and return where it is.
+
+    Parameters
+    ----------
+    title, facts
+        The heading and the lines under it, pairs of a label and a sentence.
+    provenance
+        Shown at the end as JSON.
+    out
+        The file; it appears whole or not at all.
+    """
+    scene = gather([result])
+    pictures = draw_sections(scene)
+    with replacing(out) as partial, partial.open("w", encoding="utf-8") as file:
+        for part in page(title, facts, "", scene, pictures, HeadMaps(), dict(provenance)):
+            file.write(part)
+    return out
