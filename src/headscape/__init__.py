@@ -22,10 +22,13 @@ _HOMES = {
     "geometry.matrix": ("organize_matrix",),
     "geometry.planted": ("planted",),
     "geometry.questionnaire": ("Questionnaire",),
+    "hopfield.convert": ("to_hopfield",),
+    "hopfield.layer": ("HopfieldAttention",),
     "pruning.export": ("Export", "export_pruned"),
     "results": ("FigureSpec", "Finding", "Result"),
     "runs": ("Run",),
     "studies.organize": ("organize",),
+    "studies.prune": ("prune", "rank_heads"),
     "tensor": ("AttentionTensor", "HeadId"),
     "tree": ("PartitionTree",),
     "wavelets.entropy": ("decay_curve", "head_entropies", "network_entropy", "reconstruct", "top_energy"),
@@ -76,10 +79,13 @@ if TYPE_CHECKING:
     from headscape.geometry.matrix import organize_matrix
     from headscape.geometry.planted import planted
     from headscape.geometry.questionnaire import Questionnaire
+    from headscape.hopfield.convert import to_hopfield
+    from headscape.hopfield.layer import HopfieldAttention
     from headscape.pruning.export import Export, export_pruned
     from headscape.results import FigureSpec, Finding, Result
     from headscape.runs import Run
     from headscape.studies.organize import organize
+    from headscape.studies.prune import prune, rank_heads
     from headscape.tensor import AttentionTensor, HeadId
     from headscape.tree import PartitionTree
     from headscape.wavelets.entropy import decay_curve, head_entropies, network_entropy, reconstruct, top_energy

@@ -137,7 +137,9 @@ def replayed(model: Model, captured: Capture) -> list[Sample]:
         if model.task == "seq2seq-lm":
             start = torch.tensor([[model.config.decoder_start_token_id]])
             arguments["decoder_input_ids"] = torch.cat([start, arguments["input_ids"][:, :-1]], dim=1)
-        samples.append(Sample(arguments, tokens, stored, batch.info["origin"]))
+        origin = batch.info["origin"]
+        label = origin[1] if "pixel_values" in stored and origin[1] is not None else None
+        samples.append(Sample(arguments, tokens, stored, origin, label))
     return samples
 
 

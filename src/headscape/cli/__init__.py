@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import os
 
-from headscape.cli import models, runs, softmax, studies
+from headscape.cli import models, prune, runs, softmax, studies
 from headscape.cli.shared import app, err
 from headscape.errors import HeadscapeError
 
-__all__ = ["main", "models", "runs", "softmax", "studies"]
+__all__ = ["main", "models", "prune", "runs", "softmax", "studies"]
 
 
 def main() -> None:

@@ -139,7 +139,7 @@ def random(e: Evidence) -> FloatArray:
 
 def oracle(e: Evidence) -> FloatArray:
     """Mean rise of the loss when the head alone is removed, on the ranking samples."""
-    return np.asarray(leave_one_out(Ablations(e.judge), e.heads).mean(axis=1))
+    return np.asarray(leave_one_out(Ablations(e.brief_judge), e.heads).mean(axis=1))
 
 
 def _named(column: str) -> Callable[[Evidence], FloatArray]:
@@ -162,6 +162,8 @@ CRITERIA = {
         Criterion("l1_top", _named("l1_top"), "l1 over the 400 largest supports (the paper's)"),
         Criterion("l1_all", _named("l1_all"), "l1 of all bi-Haar coefficients on the organised trees"),
         Criterion("l1_rel", _named("l1_rel"), "l1 over l2 without the constant"),
+        Criterion("l1_all_random", _named("l1_all_random"), "control: the same on trees with permuted leaves"),
+        Criterion("l1_all_natural", _named("l1_all_natural"), "control: the same in the natural order"),
         Criterion("attention_entropy", _named("uniform"), "entropy of the rows over that of even rows"),
         Criterion("redundancy", redundancy, "nearest pairs of heads first, one of each kept"),
         Criterion("output_norm", output_norm, "norm of the mean contribution after W_O"),

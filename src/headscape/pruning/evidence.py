@@ -18,10 +18,12 @@ from headscape.errors import InputError
 from headscape.pruning.compensation import Moments, moments_on
 from headscape.pruning.judges import Judge, judge_of
 from headscape.tensor import HeadId
+from headscape.tree import PartitionTree
 
 __all__ = ["Evidence"]
 
 FloatArray = npt.NDArray[np.float64]
+BRIEF = 4  # windows on which single heads are removed
 
 
 @dataclass
@@ -29,8 +31,8 @@ class Evidence:
     """What criteria may look at.
 
     `frame` has one row a head with the columns of the organize study, in the order of `heads`; `distances` are the
-    consensus distances of the heads. `samples` are the ranking inputs, never those a proposal is judged on; `texts`
-    the same as text, from which an encoder takes its sentences.
+    consensus distances of the heads, `tree` their tree. `samples` are the ranking inputs, never those a proposal is
+    judged on; `texts` the same as text, from which an encoder takes its sentences.
     """
 
     heads: Sequence[HeadId]
@@ -39,6 +41,7 @@ class Evidence:
     model: Model | None = None
     samples: Sequence[Sample] = field(default_factory=list)
     texts: Sequence[str] = ()
+    tree: PartitionTree | None = None
     seed: int = 0
 
     def column(self, name: str) -> FloatArray:
@@ -65,6 +68,12 @@ class Evidence:
     def judge(self) -> Judge:
         """What the model is judged by, on the ranking samples."""
         return judge_of(self.network, self.samples, self.texts, self.seed)
+
+    @cached_property
+    def brief_judge(self) -> Judge:
+        """The same on the first few samples, for what has to be measured once a head."""
+        few = 64 if self.network.images is not None else BRIEF
+        return judge_of(self.network, self.samples[:few], self.texts, self.seed)
 
     @cached_property
     def projections(self) -> dict[str, Tensor]:

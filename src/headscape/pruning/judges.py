@@ -102,8 +102,9 @@ def _sample(model: Model, sentence: str) -> Sample:
 def sentence_pairs(texts: Sequence[str], n: int = N_PAIRS, seed: int = 0) -> list[tuple[str, str]]:
     """Pairs of different sentences: half of them neighbours in the text, half drawn at random.
 
-    >>> sentence_pairs(["One two three four five six. Two two three four five six! Is it not so, said they all?"], 1)
-    [('Two two three four five six!', 'Is it not so, said they all?')]
+    >>> text = "It was a bright cold day in spring. The clocks all said something else. Nobody had looked at them."
+    >>> sentence_pairs([text], 2)[0]
+    ('It was a bright cold day in spring.', 'The clocks all said something else.')
     """
     found: list[str] = []
     for text in texts:

@@ -14,6 +14,7 @@ __all__ = ["STUDIES", "load_results"]
 STUDIES = {  # in the order of a report's sections
     "organize": "headscape.studies.organize_result:OrganizeResult",
     "softmax": "headscape.studies.softmax_result:SoftmaxResult",
+    "prune": "headscape.studies.prune_result:PruneResult",
 }
 
 

@@ -1,0 +1,85 @@
+"""The three sets of inputs of the prune study: to rank on, to choose on, to judge on. They share no window."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from headscape.attention.inputs import read_texts, sample_images, sample_text
+from headscape.attention.samples import Sample, replayed, samples_of
+from headscape.captures import Capture
+from headscape.errors import InputError
+from headscape.pruning.judges import Judge, LossJudge, SimilarityJudge, sentence_pairs
+
+if TYPE_CHECKING:
+    from headscape.attention.models import Model
+
+__all__ = ["Inputs", "inputs_of"]
+
+CHOOSING = 1 / 3  # share of the judging inputs on which a criterion is chosen, the first ones
+N_IMAGES = 240
+
+
+@dataclass(frozen=True)
+class Inputs:
+    """Ranking samples with their texts, and the judges to choose and to judge by; `facts` are recorded."""
+
+    rank: Sequence[Sample]
+    texts: Sequence[str]
+    choose: Judge
+    judge: Judge
+    facts: dict[str, Any]
+
+
+def inputs_of(model: Model, captured: Capture, inputs: Any, windows: int, seed: int) -> Inputs:
+    """Take the ranking samples from the capture and the others from `inputs`.
+
+    Inputs are a text file, a folder or a list of texts; images and labels for a classifier. None takes the prose or the
+    images that ship with headscape. Windows and images that were ranked on are left out.
+    """
+    if windows < 3:
+        raise InputError(f"{windows} windows to judge on are too few for an interval; give at least 3")
+    ranked = replayed(model, captured)
+    if model.task == "encoder":
+        return _sentences(model, ranked, inputs, seed)
+    seen = {_content(sample) for sample in ranked}
+    if model.images is not None:
+        given = inputs if inputs is not None else sample_images()
+        found, facts = samples_of(model, given, batches=None, seed=seed)
+        left = [sample for sample in found if _content(sample) not in seen]
+        order = np.random.default_rng(seed).permutation(len(left))[:N_IMAGES]
+        left = [left[i] for i in sorted(order)]
+    else:
+        tokens = int(ranked[0].stored["input_ids"].size)
+        given = inputs if inputs is not None else [sample_text("judge")]
+        found, facts = samples_of(model, given, tokens, seed=seed)
+        left = [sample for sample in found if _content(sample) not in seen]
+        needed = round(windows / (1 - CHOOSING))
+        if len(left) > needed:
+            left = [left[i] for i in sorted(np.random.default_rng(seed).choice(len(left), needed, replace=False))]
+    if len(left) < 4:
+        raise InputError(
+            f"{len(found)} windows or images to judge on, of which {len(found) - len(left)} were ranked on; at least 4 "
+            "others are needed: give more text or images"
+        )
+    cut = max(1, round(len(left) * CHOOSING))
+    facts |= {"ranked": len(ranked), "chosen_on": cut, "judged_on": len(left) - cut}
+    return Inputs(ranked, (), LossJudge(model, left[:cut], seed), LossJudge(model, left[cut:], seed), facts)
+
+
+def _content(sample: Sample) -> bytes:
+    return b"".join(array.tobytes() for array in sample.stored.values())
+
+
+def _sentences(model: Model, ranked: Sequence[Sample], inputs: Any, seed: int) -> Inputs:
+    texts = [model.tokenizer.decode(s.stored["input_ids"].tolist(), skip_special_tokens=True) for s in ranked]
+    given = read_texts(inputs) if inputs is not None else [sample_text("judge")]
+    whole = "\n".join(given)
+    cut = whole.rfind(". ", 0, int(len(whole) * CHOOSING)) + 1
+    parts = [sentence_pairs([part], seed=seed) for part in (whole[:cut], whole[cut:])]
+    choose, judge = (SimilarityJudge(model, pairs) for pairs in parts)
+    facts = {"ranked": len(ranked), "chosen_on": len(parts[0]), "judged_on": len(parts[1]), "kind": "sentence pairs"}
+    return Inputs(ranked, texts, choose, judge, facts)
