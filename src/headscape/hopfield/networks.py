@@ -215,7 +215,7 @@ class Transformer(nn.Module):
             self.embedding = nn.Embedding(config.outputs, dim)
         learned = config.kind != "xl" and not config.modern
         self.positions = nn.Parameter(torch.zeros(1, config.n_tokens, dim)) if learned else None
-        rates = torch.linspace(0, config.drop_path, config.layers).tolist()
+        rates = [config.drop_path * i / max(1, config.layers - 1) for i in range(config.layers)]
         self.blocks = nn.ModuleList(_Block(config, self.attention, rate) for rate in rates)
         self.norm = nn.RMSNorm(dim) if config.modern else nn.LayerNorm(dim)
         self.head = nn.Linear(dim, config.outputs, bias=config.kind == "vit")

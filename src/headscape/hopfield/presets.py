@@ -38,8 +38,8 @@ PRESETS = {
     ),
     "vit": Preset(
         "small ViT for 28 x 28 grey images, 6 layers x 4 heads x 64",
-        NetworkConfig("vit", 6, 4, 64, outputs=10),
-        *(32, 1000, (0.5e-3, 1.5e-3, 4.5e-3), 50, 0.0, 0.05),
+        NetworkConfig("vit", 6, 4, 64, outputs=10, patch=7),
+        *(64, 1000, (0.5e-3, 1.5e-3, 4.5e-3), 50, 0.0, 0.05),
     ),
     "xl": Preset(
         "small Transformer-XL, 4 layers x 4 heads x 64, memory 64",

@@ -22,7 +22,7 @@ from headscape.studies.units import Progress, Say, Steps
 __all__ = ["train"]
 
 IMAGE_EVALUATION = (10, 100)  # batches of 100 images at each evaluation, and at the end
-TEXT_EVALUATION = (32, 64)  # batches of 8 windows
+TEXT_EVALUATION = (16, 64)  # batches of 8 windows
 
 
 def train(

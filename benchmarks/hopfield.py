@@ -1,0 +1,150 @@
+"""Hopfield attention beside standard eager attention: forward and backward, same shapes, in turns.
+
+    python benchmarks/hopfield.py [--tokens 512] [--layers 6] [--repeats 7] [--threads 1]
+
+"layers" is a stack of attention layers: standard eager attention written out in plain torch, and `HopfieldAttention`.
+"gpt2" is a GPT-2 of the same size by transformers with its own eager attention, and the same under `to_hopfield`.
+Memory is the highest sum of what torch has allocated and not yet freed during one forward and backward pass, from the
+profiler's record; weights and their gradients are not in it.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Callable
+
+import torch
+from torch import Tensor, nn
+from torch.profiler import ProfilerActivity, profile
+
+from _timing import in_turns, table
+from headscape.hopfield.convert import to_hopfield
+from headscape.hopfield.layer import HopfieldAttention
+
+LIMIT_TIME, LIMIT_MEMORY = 1.6, 1.5
+
+
+class Eager(nn.Module):
+    """x + attention(x), every step a torch operation."""
+
+    def __init__(self, dim: int, heads: int) -> None:
+        super().__init__()
+        self.heads = heads
+        self.q, self.k, self.v, self.o = (nn.Linear(dim, dim) for _ in range(4))
+
+    def forward(self, x: Tensor) -> Tensor:
+        q, k, v = (f(x).unflatten(-1, (self.heads, -1)).transpose(1, 2) for f in (self.q, self.k, self.v))
+        scores = (q * q.shape[-1] ** -0.5) @ k.transpose(2, 3)
+        ahead = torch.ones(scores.shape[-2:], dtype=torch.bool).triu(1)
+        probs = scores.masked_fill(ahead, torch.finfo(scores.dtype).min).softmax(-1)
+        return x + self.o((probs @ v).transpose(1, 2).flatten(2))
+
+
+def peak(call: Callable[[], None]) -> int:
+    """Highest sum of bytes allocated and not freed while `call` runs."""
+    call()
+    with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as record:
+        call()
+    events = record.profiler.kineto_results.events()
+    changes = sorted((e.start_ns(), e.nbytes()) for e in events if e.name() == "[memory]")
+    now = highest = 0
+    for _, change in changes:
+        now += change
+        highest = max(highest, now)
+    return highest
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--tokens", type=int, default=512)
+    parser.add_argument("--layers", type=int, default=6)
+    parser.add_argument("--heads", type=int, default=8)
+    parser.add_argument("--dim", type=int, default=256)
+    parser.add_argument("--batch", type=int, default=2)
+    parser.add_argument("--repeats", type=int, default=7)
+    parser.add_argument("--threads", type=int, default=1)
+    options = parser.parse_args()
+    torch.set_num_threads(options.threads)
+    torch.manual_seed(0)
+    n, dim, heads = options.tokens, options.dim, options.heads
+    x = torch.randn(options.batch, n, dim)
+    eager = nn.Sequential(*(Eager(dim, heads) for _ in range(options.layers)))
+    stacks = {
+        "hopfield": [HopfieldAttention(dim, heads) for _ in range(options.layers)],
+        "hopfield, debias": [HopfieldAttention(dim, heads, init="debias") for _ in range(options.layers)],
+        "hopfield, a'=0": [HopfieldAttention(dim, heads, alpha_hidden=0.0) for _ in range(options.layers)],
+    }
+
+    def standard() -> None:
+        eager(x).sum().backward()
+
+    def stacked(layers: list[HopfieldAttention]) -> None:
+        y, state = x, None
+        for layer in layers:
+            y, state = layer(y, state, causal=True)
+        y.sum().backward()
+
+    calls: dict[str, Callable[[], None]] = {"standard": standard}
+    calls |= {name: (lambda layers=layers: stacked(layers)) for name, layers in stacks.items()}
+    rows = ratios("layers", calls, options.repeats)
+
+    from transformers import GPT2Config, GPT2LMHeadModel
+
+    config = GPT2Config(
+        n_embd=dim,
+        n_layer=options.layers,
+        n_head=heads,
+        n_positions=n,
+        vocab_size=256,
+        attn_implementation="eager",
+        use_cache=False,
+    )
+    network = GPT2LMHeadModel(config).eval()
+    ids = torch.randint(0, 256, (options.batch, n))
+
+    def forward_backward() -> None:
+        network(input_ids=ids).logits.sum().backward()
+
+    def converted(**settings: float | str) -> Callable[[], None]:
+        def call() -> None:
+            with to_hopfield(network, **settings):
+                forward_backward()
+
+        return call
+
+    # entering the block runs two short inputs to find the layers and their skips; a user pays that once
+    rows += ratios(
+        "gpt2",
+        {
+            "eager": forward_backward,
+            "to_hopfield, residual": converted(skip="residual"),
+            "to_hopfield, scaled": converted(),
+        },
+        options.repeats,
+    )
+    shape = f"{options.batch} x {n} tokens, {options.layers} layers x {heads} heads x {dim}"
+    print(f"{shape}, forward and backward, medians of {options.repeats}, {options.threads} thread(s); ")
+    print(f"limits: time {LIMIT_TIME}, memory {LIMIT_MEMORY} of standard eager attention\n")
+    print(table(["what", "attention", "cpu seconds", "time over standard", "peak MB", "memory over standard"], rows))
+
+
+def ratios(what: str, calls: dict[str, Callable[[], None]], repeats: int) -> list[list[str]]:
+    """One row a call, the first being the baseline."""
+    times = in_turns(calls, repeats)
+    peaks = {name: peak(call) for name, call in calls.items()}
+    base = next(iter(calls))
+    return [
+        [
+            what,
+            name,
+            f"{times[name].cpu:.3f}",
+            f"{times[name].cpu / times[base].cpu:.2f}",
+            f"{peaks[name] / 1e6:.0f}",
+            f"{peaks[name] / peaks[base]:.2f}",
+        ]
+        for name in calls
+    ]
+
+
+if __name__ == "__main__":
+    main()
