@@ -18,7 +18,12 @@ __all__ = ["control_entropies"]
 
 
 def control_entropies(captured: Capture, organised: OrganizeResult, seed: int = 0) -> pd.DataFrame:
-    """Mean over batches of l1_all on the organised trees with permuted leaves, and on dyadic trees: one row a head."""
+    """Mean over batches of l1_all on the organised trees with permuted leaves, and on dyadic trees: one row a head.
+
+    Without columns where the study kept no trees.
+    """
+    if len(organised.query_trees) != len(captured):  # a study of an older version kept no trees
+        return pd.DataFrame(index=organised.to_frame().index)
     rng = np.random.default_rng(seed)
     found: dict[str, list[pd.Series[float]]] = {"l1_all_random": [], "l1_all_natural": []}
     for i, trees in enumerate(zip(organised.query_trees, organised.key_trees, strict=True)):
