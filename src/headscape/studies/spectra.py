@@ -78,7 +78,7 @@ def spectra(
             f"no query and key maps of {model.source} are understood: {skipped[0].place}, {skipped[0].why}"
         )
     opened = Run.open(run) if isinstance(run, str | Path) else run
-    facts = {"model": model.fingerprint, "control": None if control is None else control.fingerprint}
+    facts = {"format": 1, "model": model.fingerprint, "control": None if control is None else control.fingerprint}
     with study_folder(opened, SpectraResult.study, facts, say) as folder:
         study = _Study(parts, folder)
         sources = {"": model} | ({} if control is None else {"control-": control})
@@ -121,7 +121,10 @@ def _measure(model: Model, parts: Sequence[Part], path: Path) -> None:
             arrays[f"heads/{part.kind}"] = np.linalg.svd(weights[part.kind], compute_uv=False)
     if "q" in weights:
         pair = weights["q"], weights["k"]
+        other = np.roll(weights["k"], 1, axis=0)  # the key head of the group before: not its own
+        elsewhere = alignment_z(weights["q"], other) if len(other) > 1 else np.full(len(weights["q"]), np.nan)
         arrays |= {"z": alignment_z(*pair), "symmetric": symmetric_share(*pair), "scores": score_spectrum(*pair)}
+        arrays["elsewhere"] = elsewhere
     write_arrays(path, arrays, {"shapes": json.dumps(shapes)})
 
 
@@ -193,7 +196,7 @@ class _Study:
                 pairs.setdefault((s.shape[1], width), []).append((len(rows), s[h], t[h // group]))
                 rows.append(
                     {"block": block, "layer": layer, "head": h, "z": arrays["z"][h]}
-                    | {"symmetric": arrays["symmetric"][h]}
+                    | {"z_other": arrays["elsewhere"][h], "symmetric": arrays["symmetric"][h]}
                     | _ranks_of_head(arrays, h, width)
                 )
         frame = pd.DataFrame(rows)

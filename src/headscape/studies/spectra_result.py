@@ -34,11 +34,11 @@ class SpectraResult(Result):
     """Spectra and alignments of a model's weights, beside noise and the model's initialisation.
 
     `heads` has one row a query head: z and p of its base alignment, by_chance (the share of random rotations with |z|
-    above 3), the share of energy in the symmetric part of its score matrix, evenness of its own matrices and the
-    participation ratio of its score matrix. `matrices` has one row a matrix, by `statistics.spectra.COLUMNS`. The
-    initial_* tables are those of random weights. values holds the singular values: "matrix/0007" of the seventh row of
-    matrices, "head/q/decoder.3" (n_head, dim) of the heads of a layer. rotary says whether positions are rotations:
-    the alignment is then that at offset 0.
+    above 3), z_other (the same with a key head of another group), the share of energy in the symmetric part of its
+    score matrix, evenness of its own matrices and the participation ratio of its score matrix. `matrices` has one row a
+    matrix, by `statistics.spectra.COLUMNS`. The initial_* tables are those of random weights. values holds the singular
+    values: "matrix/0007" of row 7 of matrices, "head/q/decoder.3" (n_head, dim) of the heads of a layer. rotary says
+    whether positions are rotations: the alignment is then that at offset 0.
     """
 
     study: ClassVar[str] = "spectra"
@@ -211,6 +211,9 @@ class SpectraResult(Result):
         if self.initial_heads is not None:
             count = int((np.abs(self.initial_heads["z"]) > BEYOND).sum())
             initial = f", {count} at initialisation"
+        other = self.heads["z_other"].to_numpy()
+        if np.isfinite(other).any():
+            initial += f"; with the keys of another group there are {int((np.abs(other) > BEYOND).sum())}"
         offset = " With rotary positions this is the alignment at offset 0." if self.rotary else ""
         return Finding(
             f"{beyond} of {n} heads have a base alignment |z| > {BEYOND:g} ({int((z > BEYOND).sum())} align, "
