@@ -89,7 +89,8 @@ def task_loss(model: Model, task: Task) -> tuple[Tensor, Tensor | None]:
         return F.cross_entropy(logits, wanted, reduction="none"), logits.argmax(1) == wanted
     if model.task == "causal-lm":
         logits, wanted = logits[:, :-1], wanted[:, 1:]
-    each = F.cross_entropy(logits.transpose(1, 2), wanted, reduction="none", ignore_index=-100)
+    flat = F.cross_entropy(logits.flatten(0, 1), wanted.flatten(), reduction="none", ignore_index=-100)
+    each = flat.view(wanted.shape)
     return each.sum(1) / (wanted != -100).sum(1), None
 
 

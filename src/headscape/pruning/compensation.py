@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -33,36 +33,50 @@ RIDGE = 1e-3  # of the mean square of an output: keeps the prediction from leani
 
 @dataclass(frozen=True)
 class Fold:
-    """What one layer puts out without its removed heads; indices count the inputs of W_O.
+    """What one layer of `n_heads` heads puts out without the `heads` that are removed.
 
-    Shapes: `kept` (k,), `gone` (g,), `mix` (k, g), `constant` (g,).
+    Shapes, with k inputs of W_O from kept heads and g from removed ones: `mix` (k, g), `constant` (g,); None is zero.
     """
 
-    kept: Tensor
-    gone: Tensor
-    mix: Tensor
-    constant: Tensor
+    heads: tuple[int, ...]
+    n_heads: int
+    mix: Tensor | None = None
+    constant: Tensor | None = None
     scale: float = 1.0
+
+    def inputs(self, width: int) -> tuple[Tensor, Tensor]:
+        """Which of the `width` inputs of W_O come from kept, and which from removed heads."""
+        head = torch.arange(width) // (width // self.n_heads)
+        gone = torch.isin(head, torch.tensor(self.heads))
+        return torch.nonzero(~gone)[:, 0], torch.nonzero(gone)[:, 0]
 
     def outputs(self, outputs: Tensor) -> Tensor:
         """The changed outputs, (..., n_head, dim) as they come."""
-        flat = outputs.flatten(-2)
-        changed = flat * self.scale if self.scale != 1 else flat.clone()
-        filled = self.constant.to(flat)
-        if self.mix.any():
-            filled = filled + flat[..., self.kept] @ self.mix.to(flat)
-        changed[..., self.gone] = filled
-        return changed.view(outputs.shape)
+        changed = outputs * self.scale if self.scale != 1 else outputs.clone()
+        filled = outputs.new_zeros(()) if self.constant is None else self.constant.to(outputs)
+        if self.mix is not None:
+            flat = outputs.flatten(-2)
+            kept, _ = self.inputs(flat.shape[-1])
+            filled = filled + flat[..., kept.to(flat.device)] @ self.mix.to(flat)
+        if filled.dim():
+            filled = filled.reshape(*filled.shape[:-1], len(self.heads), -1)
+        changed[..., list(self.heads), :] = filled
+        return changed
 
     def weight(self, weight: Tensor) -> Tensor:
         """W_O (out, in) that does the same; the columns of removed heads are zero."""
+        kept, gone = self.inputs(weight.shape[1])
         folded = torch.zeros_like(weight)
-        folded[:, self.kept] = self.scale * weight[:, self.kept] + weight[:, self.gone] @ self.mix.to(weight).T
+        folded[:, kept] = self.scale * weight[:, kept]
+        if self.mix is not None:
+            folded[:, kept] += weight[:, gone] @ self.mix.to(weight).T
         return folded
 
     def bias(self, weight: Tensor) -> Tensor:
         """What to add to the bias of W_O, from W_O as it was."""
-        return weight[:, self.gone] @ self.constant.to(weight)
+        if self.constant is None:
+            return weight.new_zeros(len(weight))
+        return weight[:, self.inputs(weight.shape[1])[1]] @ self.constant.to(weight)
 
 
 Moments = Mapping[str, Tensor]
@@ -93,33 +107,34 @@ def moments_on(model: Model, samples: Sequence[Sample]) -> Moments:
     return {name: total / total[-1, -1] for name, total in sums.items()}
 
 
-def _none(S: Tensor, kept: Tensor, gone: Tensor, weight: Tensor) -> Fold:
-    return Fold(kept, gone, S.new_zeros(len(kept), len(gone)), S.new_zeros(len(gone)))
+def _none(fold: Fold, S: Tensor, weight: Tensor) -> Fold:
+    return fold
 
 
-def _mean(S: Tensor, kept: Tensor, gone: Tensor, weight: Tensor) -> Fold:
-    return Fold(kept, gone, S.new_zeros(len(kept), len(gone)), S[-1, gone])
+def _mean(fold: Fold, S: Tensor, weight: Tensor) -> Fold:
+    _, gone = fold.inputs(len(S) - 1)
+    return replace(fold, constant=S[-1, gone])
 
 
-def _scale(S: Tensor, kept: Tensor, gone: Tensor, weight: Tensor) -> Fold:
+def _scale(fold: Fold, S: Tensor, weight: Tensor) -> Fold:
     """The factor c that brings c W_k o_k nearest to W o in mean square."""
-    every = torch.cat([kept, gone])
-    along = torch.trace(weight[:, kept] @ S[kept][:, every] @ weight[:, every].T)
+    kept, _ = fold.inputs(len(S) - 1)
+    along = torch.trace(weight[:, kept] @ S[kept, :-1] @ weight.T)
     power = torch.trace(weight[:, kept] @ S[kept][:, kept] @ weight[:, kept].T)
-    plain = _none(S, kept, gone, weight)
-    return Fold(kept, gone, plain.mix, plain.constant, float(along / power) if power > 0 else 1.0)
+    return replace(fold, scale=float(along / power) if power > 0 else 1.0)
 
 
-def _linear(S: Tensor, kept: Tensor, gone: Tensor, weight: Tensor) -> Fold:
+def _linear(fold: Fold, S: Tensor, weight: Tensor) -> Fold:
     """Least squares with a small ridge on the mix, none on the constant: centred moments, then the means."""
-    mean_kept, mean_gone = S[-1, kept], S[-1, gone]
+    kept, gone = fold.inputs(len(S) - 1)
     if not len(kept):
-        return _mean(S, kept, gone, weight)
+        return _mean(fold, S, weight)
+    mean_kept, mean_gone = S[-1, kept], S[-1, gone]
     A = S[kept][:, kept] - torch.outer(mean_kept, mean_kept)
     B = S[kept][:, gone] - torch.outer(mean_kept, mean_gone)
     ridge = RIDGE * A.diagonal().mean().clamp_min(torch.finfo(A.dtype).tiny)
     mix = torch.linalg.solve(A + ridge * torch.eye(len(A), dtype=A.dtype, device=A.device), B)
-    return Fold(kept, gone, mix, mean_gone - mix.T @ mean_kept)
+    return replace(fold, mix=mix, constant=mean_gone - mix.T @ mean_kept)
 
 
 @dataclass(frozen=True)
@@ -127,7 +142,7 @@ class Compensation:
     """A named compensation; `bias`: it needs a bias behind W_O."""
 
     name: str
-    function: Callable[[Tensor, Tensor, Tensor, Tensor], Fold]
+    function: Callable[[Fold, Tensor, Tensor], Fold]
     about: str
     bias: bool
 
@@ -154,22 +169,14 @@ def folds_of(
     modules = dict(model.module.named_modules())
     projections = output_projections(model) if compensation == "scale" else {}
     sizes = {site.name: site.n_heads for site in model.sites}
-    folds = {}
-    for name, found in heads.items():
-        width = _width(model, name) if moments is None else len(moments[name]) - 1
-        dim = width // sizes[name]
-        removed = torch.zeros(sizes[name], dim, dtype=torch.bool)
-        removed[sorted(found)] = True
-        indices = torch.arange(width)
-        kept, gone = indices[~removed.flatten()], indices[removed.flatten()]
-        S = torch.zeros(1, 1, dtype=torch.float64) if moments is None else moments[name].cpu()
+    folds = {name: Fold(tuple(sorted(found)), sizes[name]) for name, found in heads.items()}
+    if moments is None:
+        return folds
+    for name, fold in folds.items():
+        S = moments[name].cpu()
         weight = columns_of(modules[projections[name]]).detach().double().cpu() if projections else S
-        folds[name] = COMPENSATIONS[compensation].function(S, kept, gone, weight)
+        folds[name] = COMPENSATIONS[compensation].function(fold, S, weight)
     return folds
-
-
-def _width(model: Model, name: str) -> int:
-    return columns_of(model.module.get_submodule(output_projections(model)[name])).shape[1]
 
 
 class _Folding(Tap):

@@ -21,6 +21,7 @@ from headscape.attention import bundled
 from headscape.attention.capture import PARITY_TOLERANCE, main_output
 from headscape.attention.convert import quiet
 from headscape.attention.models import Model, load_model, wrap_module
+from headscape.attention.projections import input_width, output_projections
 from headscape.attention.ragged import is_ragged, write_plans
 from headscape.attention.sites import example_input, run, select_heads
 from headscape.attention.tapping import attention_implementation
@@ -261,16 +262,17 @@ def _folds(
         return plain if means is None else {name: _with_means(model, name, fold, means) for name, fold in plain.items()}
     if means is not None:
         raise InputError("give either means or folds, not both")
-    if set(folds) != set(plain) or any(not torch.equal(folds[name].gone, fold.gone) for name, fold in plain.items()):
+    if set(folds) != set(plain) or any(folds[name].heads != fold.heads for name, fold in plain.items()):
         raise InputError("the folds are for other heads than those to be removed; take them from folds_of")
     return folds
 
 
 def _with_means(model: Model, name: str, fold: Fold, means: Mapping[HeadId, npt.NDArray[Any]]) -> Fold:
     site = next(site for site in model.sites if site.name == name)
-    dim = (len(fold.kept) + len(fold.gone)) // site.n_heads
+    output = model.module.get_submodule(output_projections(model)[name])
+    dim = input_width(output) // site.n_heads
     parts = []
-    for h in sorted({int(i) // dim for i in fold.gone}):
+    for h in fold.heads:
         head = site.heads[h]
         if head not in means:
             raise InputError(f"means lack head {head}; take them from mean_outputs of the same model")

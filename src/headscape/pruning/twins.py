@@ -66,7 +66,7 @@ class _Request:
 
     def constants(self) -> dict[str, Tensor]:
         """What is added behind the output projections, {site: (out,)}; only where there is something to add."""
-        weights = {name: self._weight(name) for name, fold in self.folds.items() if fold.constant.any()}
+        weights = {name: self._weight(name) for name, fold in self.folds.items() if fold.constant is not None}
         return {name: self.folds[name].bias(weight) for name, weight in weights.items()}
 
     def _weight(self, name: str) -> Tensor:
