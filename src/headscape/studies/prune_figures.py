@@ -17,6 +17,7 @@ __all__ = ["figures"]
 SHOWN = 6
 """Criteria in one picture, beside random choice, the paper's and gradients."""
 ALWAYS = ("gradient", "l1_top", "l1_all", "random")
+BANDS = ("gradient", "random")
 
 
 def figures(r: PruneResult) -> list[FigureSpec]:
@@ -39,7 +40,7 @@ def _percent(values: Any) -> list[float]:
     return [100 * float(v) for v in values]
 
 
-def _line(r: PruneResult, c: Curve, name: str, dash: bool) -> dict[str, Any]:
+def _line(r: PruneResult, c: Curve, name: str, dash: bool, band: bool) -> dict[str, Any]:
     n = range(len(c.n))
     intervals = [c.cost(i) for i in n]
     low = [c.band(i)[0] for i in n] if len(c.costs) > 1 else [x.low for x in intervals]
@@ -48,9 +49,9 @@ def _line(r: PruneResult, c: Curve, name: str, dash: bool) -> dict[str, Any]:
         "name": name,
         "x": _percent(np.array(c.n) / len(r.heads)),
         "y": _percent(x.value for x in intervals),
-        "low": _percent(low),
-        "high": _percent(high),
     }
+    if band:
+        series |= {"low": _percent(low), "high": _percent(high)}
     return series | ({"dash": "dash"} if dash else {})
 
 
@@ -62,7 +63,7 @@ def _curves(r: PruneResult, compensation: str) -> FigureSpec:
     if compensation == "none":
         names += ["l1_all_random", "l1_all_natural"]
     by_name = {c.criterion: c for c in known}
-    series = [_line(r, by_name[n], n, n in CONTROLS) for n in names if n in by_name]
+    series = [_line(r, by_name[n], n, n in CONTROLS, n in BANDS or n == r.criterion) for n in names if n in by_name]
     chosen = compensation == r.compensation
     return FigureSpec(
         "curves" if chosen else "curves-none",
@@ -70,8 +71,8 @@ def _curves(r: PruneResult, compensation: str) -> FigureSpec:
         "lines",
         {"series": series},
         f"Across: share of the {len(r.heads)} heads removed, in the order of each criterion. Up: {r.unit}, on "
-        f"{r.settings['judged_on']} inputs that neither ranked nor chose. Lower is better. Bands are 95 % intervals "
-        "over inputs; that of random is the range of its draws.",
+        f"{r.settings['judged_on']} inputs that neither ranked nor chose. Lower is better. Bands: 95 % intervals over "
+        "inputs for the chosen criterion and gradients, the range of the draws for random.",
         "Heads are removed by rank, not searched for; a criterion may be good at one share and poor at another.",
         f"Curves of {len(series)} criteria; the lowest is {names[0]}.",
         x_label="heads removed (%)",
@@ -109,7 +110,7 @@ def _table(r: PruneResult) -> FigureSpec:
 def _compensation(r: PruneResult) -> FigureSpec:
     names = list(dict.fromkeys((r.criterion, "gradient")))
     series = [
-        _line(r, c, f"{c.criterion}, {c.compensation}", c.criterion != r.criterion)
+        _line(r, c, f"{c.criterion}, {c.compensation}", c.criterion != r.criterion, c.compensation == r.compensation)
         for c in r.curves
         if c.criterion in names and not c.proposal
     ]
