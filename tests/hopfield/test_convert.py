@@ -425,6 +425,18 @@ def test_layers_with_different_heads_are_refused():
         pass
 
 
+def test_a_pass_that_failed_leaves_nothing_behind():
+    network = make("llama")
+    ids = torch.randint(3, 100, (1, 6))
+    with torch.no_grad(), to_hopfield(network, 0.3, 0.6):
+        own = network(ids).logits
+        handle = network.model.layers[1].self_attn.o_proj.register_forward_hook(lambda *_: 1 / 0)
+        with pytest.raises(ZeroDivisionError):
+            network(ids)
+        handle.remove()
+        assert torch.equal(network(ids).logits, own)
+
+
 def test_no_skip_no_scaled_skip():
     class Bare(Uneven):
         def forward(self, x):

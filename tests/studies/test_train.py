@@ -72,6 +72,12 @@ def test_windows_and_batches_predict_the_next_token(text):
     assert torch.equal(y0[:, -1], x1[:, 0])  # a memory sees the text in order
 
 
+def test_streams_need_a_window_each(text):
+    data = text_data(text, tokens=16)
+    with pytest.raises(InputError, match="the test part has .* too few for 100 streams of 16"):
+        data.windows("test", 100, 16, 1)
+
+
 def test_a_tokenizer_counts_bytes_a_token(text):
     class Words:
         def __len__(self):

@@ -193,8 +193,9 @@ class _Attended(Tap):
         """From here on the next sum with the layer's input is its skip."""
         if id(call.module) in self.sites:
             site, path = self.sites[id(call.module)]
-            if self.skips.waiting is not None and not self.zero:
-                raise HeadscapeError(f"the skip around {self.skips.waiting[0].name} was not taken")
+            before = self.skips.waiting[0] if self.skips.waiting else None  # of a pass that failed, it does not matter
+            if before and not self.zero and (before.block, before.layer + 1) == (site.block, site.layer):
+                raise HeadscapeError(f"the network did not add the residual around {before.name} as it did before")
             self.skips.waiting = site, [x for key in path for x in self.skips.entered.get(key, [])]
         return torch.zeros_like(outputs) if self.zero else outputs
 

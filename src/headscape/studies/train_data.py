@@ -49,11 +49,13 @@ class TextData:
     def windows(self, part: str, size: int, tokens: int, n: int) -> list[tuple[Tensor, Tensor]]:
         """Evaluation: n times `size` consecutive windows, evenly spread streams, the same for every network."""
         available = (len(self.parts[part]) - 1) // size // tokens
-        return [self._rows(part, size, tokens, i) for i in range(min(n, available))]
+        return [self._rows(part, size, tokens, i) for i in range(max(1, min(n, available)))]
 
     def _rows(self, part: str, size: int, tokens: int, i: int) -> tuple[Tensor, Tensor]:
         ids = self.parts[part]
         length = (len(ids) - 1) // size // tokens * tokens
+        if length == 0:
+            raise InputError(f"the {part} part has {len(ids)} tokens, too few for {size} streams of {tokens} each")
         starts = np.arange(size) * length + i * tokens % length
         windows = torch.from_numpy(ids[starts[:, None] + np.arange(tokens + 1)])
         return windows[:, :-1], windows[:, 1:]
