@@ -198,15 +198,16 @@ def _bars(spec: FigureSpec) -> Figure:
             hatch=hatch,
             error_kw={"lw": 0.8, "capsize": 2},
         )
-    ax.set_xticks(
-        range(len(places)),
-        list(places),
-        rotation=25 if max(map(len, names), default=0) > 8 else 0,
-        ha="right" if max(map(len, names), default=0) > 8 else "center",
-    )
+    _name_columns(ax, list(places))
     if len(groups) > 1:
         _legend(figure)
     return figure
+
+
+def _name_columns(ax: Axes, names: Sequence[str]) -> None:
+    """Put names under the places 0, 1, ..; long ones slanted, so that they do not run into each other."""
+    long = max(map(len, names), default=0) > 8
+    ax.set_xticks(range(len(names)), names, rotation=25 if long else 0, ha="right" if long else "center")
 
 
 def _heatmap(spec: FigureSpec) -> Figure:
@@ -223,7 +224,9 @@ def _heatmap(spec: FigureSpec) -> Figure:
         if spec.data.get(key) is not None:
             step = math.ceil(n / 16)
             put(range(0, n, step), [words(list(spec.data[key])[j], 16) for j in range(0, n, step)])
-    ax.tick_params(axis="x", rotation=0 if values.shape[1] <= 12 else 60)
+    columns = spec.data.get("columns")
+    crowded = values.shape[1] > 12 or (columns is not None and sum(len(str(name)) for name in columns) > 30)
+    ax.tick_params(axis="x", rotation=60 if crowded else 0)
     return figure
 
 
@@ -247,7 +250,7 @@ def _violins(spec: FigureSpec) -> Figure:
         for body in parts["bodies"]:
             body.set(facecolor=colour, edgecolor=colour, alpha=0.35, linewidth=0.8)
         parts["cmeans"].set(color=colour, linewidth=1.2)
-    ax.set_xticks(range(len(names)), [words(name, 24) for name in names])
+    _name_columns(ax, [words(name, 24) for name in names])
     return figure
 
 

@@ -18,6 +18,15 @@ if TYPE_CHECKING:
 
 __all__ = ["figures"]
 
+SHORT = {
+    "geometry": "geometry",
+    "geometry_batch": "1 batch",
+    "l1_rel": "l1",
+    "shannon": "Shannon",
+    "decay": "decay",
+    "depth": "depth",
+}
+TINY = 1e-12  # distances of 0 have a ratio too
 MANY = 20  # bars that are still readable; of more pairs the nearest are shown
 
 
@@ -27,15 +36,19 @@ def figures(r: CompareResult) -> list[FigureSpec]:
     found = [_table(r)] if several else []
     if len(r.runs) > 2 and r.together_of:
         found += [_map(r), _matrix(r)]
-    found += [_intervals(r)] + ([_times(r)] if several else [])
+    found.append(_intervals(r))
+    if several:
+        found.append(_times(r, heads=False))
+        if np.isfinite(r.other_heads).any():
+            found.append(_times(r, heads=True))
     found += [_entropies(r, k) for k in range(len(UNIT_FREE))]
     return [*found, _decay(r), _depth(r), _runs(r)]
 
 
 def _table(r: CompareResult) -> FigureSpec:
     rows = []
-    for pair in r.by(ALL):
-        cells = [f"{pair.a} / {pair.b}"]
+    for k, pair in enumerate(r.by(ALL), start=1):
+        cells = [f"{k}: {pair.a} / {pair.b}"]
         for measure in (ALL, *MEASURES):
             d = next(d for d in r.by(measure) if (d.a, d.b) == (pair.a, pair.b))
             known = d.apart.value == d.apart.value
@@ -72,16 +85,17 @@ def _matrix(r: CompareResult) -> FigureSpec:
     D = r.between_runs()
     apart = squareform(D - np.diag(np.diag(D)), checks=False)
     order = leaves_list(linkage(apart, "average", optimal_ordering=True))
-    names = [r.runs["run"].iloc[i] for i in order]
+    names = [f"{k}: {r.runs['run'].iloc[i]}" for k, i in enumerate(order, start=1)]
     return FigureSpec(
         "matrix",
         "Distance of every run to every other",
         "heatmap",
-        {"values": D[np.ix_(order, order)], "rows": names, "columns": names},
+        {"values": D[np.ix_(order, order)], "rows": names, "columns": [str(k + 1) for k in range(len(order))]},
         "All measures together, in the order of an average-linkage tree; dark squares on the diagonal are networks. "
         "The diagonal itself is a run beside itself on other batches.",
         "Means; the intervals are in the picture of intervals.",
         "Matrix of distances between runs, in units of the yardstick.",
+        x_label="run, numbered as the rows",
         value_label="distance in yardsticks",
     )
 
@@ -114,39 +128,36 @@ def _intervals(r: CompareResult) -> FigureSpec:
     )
 
 
-def _times(r: CompareResult) -> FigureSpec:
-    pairs = r.by(ALL)
-    measures = [name for name in MEASURES if any(d.apart.value == d.apart.value for d in r.by(name))]
-    values = np.full((len(pairs), 2 * len(measures)), np.nan)
-    for column, measure in enumerate(measures):
-        for row, d in enumerate(r.by(measure)):
-            with np.errstate(divide="ignore", invalid="ignore"):
-                values[row, column] = np.log10(np.divide(d.apart.low, d.same.high))
-                values[row, len(measures) + column] = np.log10(np.divide(d.apart.low, d.heads.high))
-    keep = np.isfinite(values).any(axis=0)
-    columns = [NAMES[name] for name in measures] + [f"{NAMES[name]} / heads" for name in measures]
+def _times(r: CompareResult, heads: bool) -> FigureSpec:
+    pairs = [(d.a, d.b) for d in r.by(ALL)]
+    columns = {}
+    for measure in MEASURES:
+        ratios = [d.apart.low / max((d.heads if heads else d.same).high, TINY) for d in r.by(measure)]
+        if np.isfinite(ratios).any():
+            columns[SHORT[measure]] = np.log10(np.maximum(ratios, TINY))
+    whose = "two random halves of the heads of one network" if heads else "the same network on other input"
     return FigureSpec(
-        "times",
-        "How clearly each measure separates",
+        "times-heads" if heads else "times",
+        f"Networks beside {'other heads of one network' if heads else 'one network on other input'}",
         "heatmap",
         {
-            "values": values[:, keep],
-            "rows": [f"{d.a} / {d.b}" for d in pairs],
-            "columns": [name for name, kept in zip(columns, keep, strict=True) if kept],
+            "values": np.array(list(columns.values())).T,
+            "rows": [f"{k}: {a} / {b}" for k, (a, b) in enumerate(pairs, start=1)],
+            "columns": list(columns),
             "centre": 0.0,
         },
-        "log10 of the lower end of a distance over the upper end of its yardstick: above 0 the pair is separated. "
-        "Columns '/ heads' take two random halves of the heads of one network as the yardstick.",
+        f"log10 of the lower end of a distance over the upper end for {whose}: above 0 a pair is separated. Rows are "
+        "numbered as in the table of distances.",
         "A large ratio may come from a small yardstick; the table has both numbers.",
         "Heat map of separation by pair of networks and measure.",
-        value_label="log10(distance, low / yardstick, high)",
+        value_label="log10(distance / yardstick)",
     )
 
 
 def _entropies(r: CompareResult, k: int) -> FigureSpec:
     name = UNIT_FREE[k]
     groups = [{"name": run, "values": values[k]} for run, values in zip(r.runs["run"], r.entropies, strict=True)]
-    formula = {"l1_rel": "l1 / l2 over the root of the number of coefficients", "shannon": "entropy over its maximum"}
+    formula = {"l1_rel": "l1 / l2 over its maximum", "shannon": "entropy over its maximum"}
     return FigureSpec(
         f"entropies-{name}",
         f"Heads by {NAMES[name]}",
@@ -156,15 +167,18 @@ def _entropies(r: CompareResult, k: int) -> FigureSpec:
         "out, low that few of them hold it.",
         "Free of units, not of length: only runs of equally many tokens can be laid side by side.",
         f"Distribution of {NAMES[name]} over the heads of every run.",
-        y_label=f"{formula[name]}",
+        y_label=formula[name],
     )
 
 
 def _curves(r: CompareResult, x: Any, values: Any) -> list[dict[str, Any]]:
-    return [
-        {"name": name, "x": x, "y": mean, "low": low, "high": high}
-        for name, (mean, low, high) in zip(r.runs["run"], values, strict=True)
-    ]
+    """One line a network: the mean over its runs, with the lowest and highest batch of all of them."""
+    series = []
+    for network in r.networks:
+        here = values[(r.runs["network"] == network).to_numpy()]
+        mean, low, high = here[:, 0].mean(axis=0), here[:, 1].min(axis=0), here[:, 2].max(axis=0)
+        series.append({"name": network, "x": x, "y": mean, "low": low, "high": high})
+    return series
 
 
 def _decay(r: CompareResult) -> FigureSpec:
@@ -176,7 +190,7 @@ def _decay(r: CompareResult) -> FigureSpec:
         "Share of the energy beside the constant that the coefficients of largest support hold; band: lowest and "
         "highest batch. A high start means that the coarsest contrast holds most of a network.",
         "The number of coefficients grows with the heads, so that the same rank is coarser in a larger network.",
-        "Cumulated energy of the tri-Haar coefficients by falling support, for every run.",
+        "Cumulated energy of the tri-Haar coefficients by falling support, for every network.",
         x_label="coefficients, by falling support",
         y_label="share of energy",
         log_x=True,
@@ -192,7 +206,7 @@ def _depth(r: CompareResult) -> FigureSpec:
         "Mean distance of two heads by how far apart their layers are; 1 is first to last. A rising line means that "
         "heads of neighbouring layers are alike. Band: lowest and highest batch.",
         "The last points rest on few layers.",
-        "Mean head distance by relative layer distance, for every run.",
+        "Mean head distance by relative layer distance, for every network.",
         x_label="layer distance, relative",
         y_label="head distance over its median",
     )

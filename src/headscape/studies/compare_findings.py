@@ -19,7 +19,7 @@ def findings(r: CompareResult) -> list[Finding]:
     found = [_yardstick(r)]
     if len(r.networks) > 1:
         found += [_overall(r), *(_pair(r, pair) for pair in r.by(ALL)), *_not_told_apart(r), _geometry(r)]
-        found += [_other_heads(r), _shuffled(r)]
+        found += [_other_heads(r), *_shuffled(r)]
     return found + _cautions(r)
 
 
@@ -75,7 +75,9 @@ def _named(pairs: Sequence[Distance]) -> str:
 
 def _not_told_apart(r: CompareResult) -> list[Finding]:
     """For every measure that fails somewhere, where; silent measures hold everywhere."""
-    found = []
+    found: list[Finding] = []
+    if len(r.networks) < 3:  # the sentence on the one pair has said it
+        return found
     for measure in (name for name in MEASURES if name in r.together_of):
         fails = [d for d in r.by(measure) if not d.separated]
         if fails:
@@ -119,18 +121,23 @@ def _other_heads(r: CompareResult) -> Finding:
     )
 
 
-def _shuffled(r: CompareResult) -> Finding:
+def _shuffled(r: CompareResult) -> list[Finding]:
     parts = []
     for measure in SHUFFLED:
-        pairs = r.by(measure)
-        larger = sum(d.shuffled.value >= d.apart.value for d in pairs)
-        parts.append(f"{NAMES[measure]} {larger} of {len(pairs)}")
-    return Finding(
-        "With every row shuffled over its keys, networks are at least as far apart as before in: "
-        f"{_list(parts)} pairs. There the values in the rows (how peaked attention is, and its mask) suffice; where it "
-        "goes adds nothing to the distance.",
-        "times",
-    )
+        pairs = [d for d in r.by(measure) if d.separated]
+        if pairs:
+            as_far = sum(d.shuffled.value >= d.apart.value for d in pairs)
+            parts.append(f"{NAMES[measure]} {as_far} of {len(pairs)}")
+    if not parts:
+        return []
+    return [
+        Finding(
+            "With every row shuffled over its keys, networks that are told apart stay at least as far apart: "
+            f"{_list(parts)} pairs. There the values in the rows (how peaked attention is, and its mask) are enough to "
+            "tell them apart.",
+            "times",
+        )
+    ]
 
 
 def _cautions(r: CompareResult) -> list[Finding]:
