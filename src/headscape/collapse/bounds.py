@@ -21,10 +21,12 @@ from headscape.collapse.residual import norm_1, norm_1inf, norm_inf, residual
 from headscape.errors import InputError
 
 __all__ = [
+    "BOUNDS",
     "CONDITION",
     "LayerBounds",
     "corrected_d3",
     "layer_bounds",
+    "named_bounds",
     "printed_d1",
     "printed_d2",
     "printed_d3",
@@ -36,6 +38,8 @@ __all__ = [
 Array = npt.NDArray[np.float64]
 CONDITION = 1.2564312086261697
 """Root of e^d = 1 + 2 d: up to here e^d - 1 <= 2 d."""
+BOUNDS = ("measured", "floor", "repaired", "anywhere", "printed", "spread")
+"""What `LayerBounds.row` holds; spread is the largest D of the heads."""
 MASKED = -1e30
 """Scores below this are a mask."""
 
@@ -179,6 +183,18 @@ class LayerBounds:
     def keeps(self, bound: float) -> bool:
         """Whether what was measured is within a bound, but for round-off."""
         return self.measured - self.floor <= bound
+
+    @property
+    def row(self) -> Array:
+        """The layer in numbers, by `BOUNDS`."""
+        return np.array([*(getattr(self, name) for name in BOUNDS[:-1]), self.spread.max()], dtype=np.float64)
+
+
+def named_bounds(row: npt.ArrayLike) -> dict[str, float | bool]:
+    """A `LayerBounds.row` by name, and whether each bound was kept; one that is not known (NaN) was not broken."""
+    found: dict[str, float | bool] = dict(zip(BOUNDS, np.asarray(row).tolist(), strict=True))
+    beyond = found["measured"] - found["floor"]
+    return found | {f"keeps_{name}": not beyond > found[name] for name in ("repaired", "anywhere", "printed")}
 
 
 def layer_bounds(

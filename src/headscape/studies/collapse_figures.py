@@ -1,0 +1,354 @@
+"""The pictures of the collapse study and of table 1, as plain data."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+import pandas as pd
+
+from headscape.collapse.bounds import CONDITION
+from headscape.collapse.similarity import ALIKE, points_of
+from headscape.results import FigureSpec, bootstrap
+from headscape.studies.collapse_result import CELLS
+
+if TYPE_CHECKING:
+    from headscape.studies.collapse_result import CollapseResult
+    from headscape.studies.collapse_table1 import Table1Result
+
+__all__ = ["figures", "table1_figures"]
+
+Array = npt.NDArray[Any]
+SHOWN = 9
+"""Violins in a row that can still be told apart."""
+FLOOR = 1e-17
+"""Smallest residual drawn on a logarithmic axis; below float64's round-off."""
+CONTROLS = {"standard": "the model", "shuffled": "inputs shuffled", "random": "random weights"}
+
+
+def figures(r: CollapseResult) -> list[FigureSpec]:
+    """All figures, in the order in which a reader should meet them."""
+    found = [_table(r)]
+    if r.residual is not None:
+        found += [_residual(r), _rank(r), _similarity(r), _share(r)]
+        if "hidden" in r.arms:
+            found.append(_hopfield(r))
+        for weights in ("", "random"):
+            if _cells(weights)[-1] in r.arms:
+                found.append(_four_cells(r, weights))
+    if r.entropies is not None:
+        found += [_grid(r), _entropy(r)]
+    return found + ([_bounds(r)] if len(r.bounds) else [])
+
+
+def _table(r: CollapseResult) -> FigureSpec:
+    frame = r.by_arm
+    rows = [[str(v) for v in row] for row in frame.to_numpy(dtype=object)]
+    return FigureSpec(
+        "arms",
+        "The model, its controls and its cells",
+        "table",
+        {"columns": [str(c) for c in frame.columns], "rows": rows},
+        "Relative residual (1: tokens have nothing in common, 0: all are equal) and effective rank after the last "
+        "layer, with 95 % intervals over inputs; mode of the cosines of pairs of tokens; share of pairs with a cosine "
+        f"of {ALIKE:g} or more; mean entropy of attention over the largest possible.",
+        "Cells other than 'standard' put something into a trained model that it was not trained with.",
+        "Table of collapse after the last layer, by arm.",
+    )
+
+
+def _line(name: str, values: Array, **options: Any) -> dict[str, Any]:
+    """Mean over inputs (n_input, n_layer) by layer, with the interval where there is one."""
+    spans = [bootstrap(column) for column in values.T]
+    line: dict[str, Any] = {"name": name, "x": np.arange(values.shape[1]), "y": np.array([s.value for s in spans])}
+    if len(values) > 1:
+        line |= {"low": np.array([s.low for s in spans]), "high": np.array([s.high for s in spans])}
+    return line | options
+
+
+def _residual(r: CollapseResult) -> FigureSpec:
+    assert r.residual is not None
+    shown = [arm for arm in CONTROLS if arm in r.arms]
+    return FigureSpec(
+        "residual",
+        "What is left of the differences between tokens",
+        "lines",
+        {"series": [_line(CONTROLS[arm], r.residual[r.at(arm)]) for arm in shown]},
+        "Relative residual ||X - mean|| / ||X|| of the hidden states by layer; bands are 95 % intervals over inputs. "
+        "Collapse is a fall to 0.",
+        "A few tokens or features of large size can carry both norms; decoders show their last state behind the final "
+        "norm.",
+        "Lines of the relative residual by layer for the model and its controls.",
+        x_label="after layer",
+        y_label="relative residual",
+    )
+
+
+def _rank(r: CollapseResult) -> FigureSpec:
+    assert r.rank is not None
+    shown = [arm for arm in CONTROLS if arm in r.arms]
+    return FigureSpec(
+        "rank",
+        "Effective rank of the hidden states",
+        "lines",
+        {"series": [_line(CONTROLS[arm], r.rank[r.at(arm)]) for arm in shown]},
+        "exp of the entropy of the singular values: how many directions the tokens use. 1 is full collapse.",
+        "One large direction lowers it, even when all others are still there.",
+        "Lines of the effective rank by layer for the model and its controls.",
+        x_label="after layer",
+        y_label="effective rank",
+    )
+
+
+def _chosen(n: int) -> list[int]:
+    """At most `SHOWN` of n layers, evenly, both ends among them."""
+    return sorted({round(float(k)) for k in np.linspace(0, n - 1, min(n, SHOWN))})
+
+
+def _violins(counts: Array, left: int, right: int | None, labels: Sequence[str]) -> dict[str, Any]:
+    groups = []
+    for k in _chosen(counts.shape[1]):
+        sides = [(left, "both" if right is None else "left"), *([] if right is None else [(right, "right")])]
+        groups += [{"name": labels[k], "values": points_of(counts[a, k]), "side": side} for a, side in sides]
+    return {"groups": groups}
+
+
+def _similarity(r: CollapseResult) -> FigureSpec:
+    assert r.similarity is not None
+    control = next((arm for arm in ("random", "shuffled") if arm in r.arms), None)
+    beside = f"; left the model, right {CONTROLS[control]}" if control else ""
+    return FigureSpec(
+        "similarity",
+        f"How alike tokens are{beside}",
+        "violins",
+        _violins(r.similarity, 0, r.at(control) if control else None, [str(k) for k in range(r.similarity.shape[1])]),
+        "Cosines of all pairs of tokens, by layer (0 is before the first). A bulge at 1 is a population of tokens that "
+        "are all alike: partial rank collapse.",
+        "The same word twice is alike from the start; the line figure of shares counts different words apart.",
+        "Violins of token similarity by layer.",
+        x_label="after layer",
+        y_label="cosine of two tokens",
+        paper="figures 4 to 12",
+    )
+
+
+def _hopfield(r: CollapseResult) -> FigureSpec:
+    assert r.similarity is not None
+    return FigureSpec(
+        "similarity-hopfield",
+        f"How alike tokens are; left the model, right with a hidden state (a' = {r.settings['alpha_hidden']:g})",
+        "violins",
+        _violins(r.similarity, 0, r.at("hidden"), [str(k) for k in range(r.similarity.shape[1])]),
+        "The same, with scores that are averaged along depth and the model's own skip.",
+        "The weights are those of the model without a hidden state; training with one is another matter (headscape "
+        "train).",
+        "Split violins of token similarity by layer, standard beside Hopfield.",
+        x_label="after layer",
+        y_label="cosine of two tokens",
+        paper="figures 4 to 12",
+    )
+
+
+def _share(r: CollapseResult) -> FigureSpec:
+    names = CONTROLS | {"hidden": "with a hidden state"}
+    series = []
+    for arm in names:
+        if arm in r.arms:
+            shares = np.array([s.share for s in r.alike(arm)])
+            series.append({"name": names[arm], "x": np.arange(len(shares)), "y": shares})
+    if r.different is not None:
+        shares = np.array([s.share for s in r.alike("standard", different=True)])
+        series.append({"name": "the model, different words", "x": np.arange(len(shares)), "y": shares, "dash": "dot"})
+    return FigureSpec(
+        "share",
+        f"Pairs of tokens with a cosine of {ALIKE:g} or more",
+        "lines",
+        {"series": series},
+        "The share of pairs that are alike, over all inputs, by layer.",
+        "A few per mille are the words that occur twice.",
+        "Lines of the share of aligned pairs by layer.",
+        x_label="after layer",
+        y_label="share of pairs",
+    )
+
+
+def _cells(weights: str) -> tuple[str, ...]:
+    return CELLS if not weights else ("random", *(f"random, {cell}" for cell in CELLS[1:]))
+
+
+_CELL_NAMES = ("skip, a' = 0", "skip, a' > 0", "no skip, a' = 0", "no skip, a' > 0")
+
+
+def _four_cells(r: CollapseResult, weights: str) -> FigureSpec:
+    assert r.residual is not None
+    series = []
+    for k, (arm, name) in enumerate(zip(_cells(weights), _CELL_NAMES, strict=True)):
+        if arm in r.arms:
+            dashed = {"dash": "dash"} if k % 2 else {}
+            series.append(_line(name, np.maximum(r.residual[r.at(arm)], FLOOR), **dashed))
+    return FigureSpec(
+        "residual-cells-random" if weights else "residual-cells",
+        f"Skip or hidden state? {'Random weights' if weights else 'The model'} in four cells",
+        "lines",
+        {"series": series},
+        "Relative residual by layer, on a logarithmic axis. 'skip' is the model's own; without it attention's output "
+        "takes the place of the stream, MLPs keep theirs. What separates solid from dashed is the hidden state.",
+        "Near 1e-16, and near 1e-7 where a model computes its norms in float32, it is round-off.",
+        "Lines of the relative residual in four cells.",
+        x_label="after layer",
+        y_label="relative residual",
+        log_y=True,
+    )
+
+
+def _grid(r: CollapseResult) -> FigureSpec:
+    return FigureSpec(
+        "entropy",
+        "Entropy of attention, layer by head",
+        "head_grid",
+        {"score": "entropy"},
+        "Mean over rows of the entropy over its largest possible value, log of the number of keys: 1 attends to all "
+        "alike, 0 to one key. Other columns: the same in the other arms, and D, the spread that bounds ask about.",
+        "Low entropy is not a fault by itself: a head that finds the previous token has none.",
+        "Grid of layers and heads coloured by the entropy of attention.",
+        x_label="head",
+        y_label="layer",
+    )
+
+
+def _entropy(r: CollapseResult) -> FigureSpec:
+    assert r.entropies is not None
+    other = next((arm for arm in ("hidden", "random") if arm in r.arms), None)
+    beside = {"hidden": "; left the model, right with a hidden state", "random": "; right random weights"}
+    return FigureSpec(
+        "entropy-layers",
+        f"Entropy of rows of attention{beside[other] if other else ''}",
+        "violins",
+        _violins(r.entropies, 0, r.at(other) if other else None, [str(k) for k in range(r.entropies.shape[1])]),
+        "All rows of all heads of a layer, over the largest possible entropy; the first row of causal attention is "
+        "left out.",
+        "Rows of one head are not independent of each other.",
+        "Violins of the entropy of attention rows by layer.",
+        x_label="layer",
+        y_label="entropy / log(number of keys)",
+        paper="figures 13 to 20",
+    )
+
+
+def _bound_series(frame: pd.DataFrame, along: str) -> list[dict[str, Any]]:
+    """Medians by layer of what is measured and of the bounds; repaired only where its condition holds."""
+    series = []
+    for name, column, dashed in (
+        ("measured", "measured", {}),
+        ("repaired, 4 D", "repaired", {}),
+        ("repaired, 2 (e^D - 1)", "anywhere", {"dash": "dash"}),
+        ("printed", "printed", {"dash": "dot"}),
+    ):
+        part = frame[frame["spread"] <= CONDITION] if column == "repaired" else frame
+        part = part[np.isfinite(part[column]) & (part[column] > 0)]
+        if len(part):
+            middle = part.groupby(along)[column].median()
+            series.append({"name": name, "x": middle.index.to_numpy(), "y": middle.to_numpy()} | dashed)
+    return series
+
+
+def _bounds(r: CollapseResult) -> FigureSpec:
+    arms = [arm for arm in ("standard", "random") if (r.bounds["arm"] == arm).any()]
+    series = [
+        line | {"name": f"{line['name']} ({CONTROLS[arm]})"}
+        for arm in arms
+        for line in _bound_series(r.bounds[r.bounds["arm"] == arm], "layer")
+    ]
+    return FigureSpec(
+        "bounds",
+        "What attention leaves of the residual, and what bounds it",
+        "lines",
+        {"series": series},
+        "||Res(attention output)|| by layer, medians over inputs, beside the repaired bound where D is at most "
+        f"{CONDITION:.3f}, its form that holds everywhere, and the printed one, on a logarithmic axis.",
+        "Bounds are of attention alone, before the skip adds what came in.",
+        "Lines of the measured residual and its bounds by layer.",
+        x_label="layer",
+        y_label="norm {1,inf}",
+        log_y=True,
+    )
+
+
+# --- table 1 -------------------------------------------------------------------------------------------------------
+
+
+def table1_figures(r: Table1Result) -> list[FigureSpec]:
+    """The table, the four cells by depth, and the bounds, of every setting."""
+    found = [_table1(r)]
+    found += [_table1_cells(r, k) for k in range(len(r.names))]
+    return found + [_table1_bounds(r, k) for k in range(len(r.names))]
+
+
+def _table1(r: Table1Result) -> FigureSpec:
+    frame = r.table
+    rows = [
+        [str(int(row[0])), *("" if np.isnan(v) else f"{v:.3g}" for v in row[1:])] for row in frame.to_numpy(dtype=float)
+    ]
+    return FigureSpec(
+        "table1",
+        "Table 1 in four cells, beside the printed values",
+        "table",
+        {"columns": [str(c) for c in frame.columns], "rows": rows},
+        f"Relative residual by depth, mean over {r.settings['seeds']} seeds of {r.settings['images']} images each.",
+        "At a depth of 3 or more a mean is carried by a few seeds and images; the figures show their range. The "
+        "printed values are of CIFAR-10, ours of Fashion-MNIST.",
+        "Table of relative residuals by depth and cell.",
+        paper="table 1",
+    )
+
+
+def _table1_cells(r: Table1Result, k: int) -> FigureSpec:
+    from headscape.studies.collapse_table1 import PRINTED
+
+    series = []
+    for i, cell in enumerate(r.cells):
+        values = np.maximum(r.column(r.names[k], cell), FLOOR)
+        ends = {"low": values.min(axis=0), "high": values.max(axis=0)} if len(values) > 1 else {}
+        dashed = {"dash": "dash"} if i % 2 else {}
+        series.append({"name": cell, "x": np.arange(1, r.depth + 1), "y": values.mean(axis=0)} | ends | dashed)
+    for name, printed in PRINTED.items():
+        shown = np.array(printed[: r.depth])
+        series.append({"name": f"printed, {name}", "x": np.arange(1, len(shown) + 1), "y": shown, "dash": "dot"})
+    return FigureSpec(
+        f"cells-{k}",
+        f"Networks of attention alone: {r.names[k]}",
+        "lines",
+        {"series": series},
+        "Relative residual by depth on a logarithmic axis: the mean over seeds and images, bands from the least to the "
+        "largest seed. Solid is a' = 0, dashed a' > 0, dotted what is printed.",
+        "Round-off is near 1e-16 here; the printed self-attention column ends at that of float32.",
+        "Lines of the relative residual by depth in four cells, beside the printed columns.",
+        x_label="depth",
+        y_label="relative residual",
+        log_y=True,
+        paper="table 1",
+    )
+
+
+def _table1_bounds(r: Table1Result, k: int) -> FigureSpec:
+    here = r.bounds[(r.bounds["setting"] == r.names[k]) & (r.bounds["measured"] > r.bounds["floor"])]
+    series = [
+        line | {"name": f"{line['name']} ({cell})"}
+        for cell in r.cells[:2]
+        for line in _bound_series(here[here["cell"] == cell], "depth")
+    ]
+    return FigureSpec(
+        f"bounds-{k}",
+        f"Bounds in networks of attention alone: {r.names[k]}",
+        "lines",
+        {"series": series},
+        "||Res(attention output)|| by layer of one network and image, without a skip, beside its bounds. Layers at "
+        "round-off are left out.",
+        "One network; the property tests draw many.",
+        "Lines of the measured residual and its bounds by depth.",
+        x_label="depth",
+        y_label="norm {1,inf}",
+        log_y=True,
+    )
