@@ -123,14 +123,16 @@ def self_moments(C: npt.ArrayLike, mean: npt.ArrayLike, covariance: npt.ArrayLik
 def centred_kurtosis(C: npt.ArrayLike, cov_x: npt.ArrayLike, cov_y: npt.ArrayLike) -> float:
     """Excess kurtosis of x^T C y for independent centred x and y: 6 tr(M^2) / (tr M)^2, M = C S_Y C^T S_X.
 
-    It lies between 6/rank and 6: a form spread over many directions is nearly normal, one of low rank is not.
+    It lies between 6/rank and 6: a form spread over many directions is nearly normal, one of low rank is not. NaN for
+    a form that is constantly 0.
 
     >>> round(centred_kurtosis(np.eye(4), np.eye(4), np.eye(4)), 3), round(centred_kurtosis([[1.]], [[1.]], [[1.]]), 3)
     (1.5, 6.0)
     """
     C, S_x, S_y = (np.asarray(a, dtype=float) for a in (C, cov_x, cov_y))
     M = (C @ S_y) @ (C.T @ S_x)
-    return float(6 * (M * M.T).sum() / np.trace(M) ** 2)
+    trace = float(np.trace(M))
+    return 6 * float((M * M.T).sum()) / trace**2 if trace else float("nan")
 
 
 def measured_moments(scores: npt.ArrayLike) -> Moments:

@@ -14,10 +14,12 @@ from headscape.statistics.gaussian import Gaussian, Subspace, fit_gaussian, mutu
 
 __all__ = [
     "DistanceInformation",
+    "PairInformation",
     "TokenMixture",
     "Window",
     "information_by_distance",
     "next_token_mixture",
+    "pair_information",
     "window_gaussian",
 ]
 
@@ -98,30 +100,45 @@ def information_by_distance(
         raise InputError(f"distances {list(distances)} must lie between 1 and {longest - 2}: a sequence of {longest}")
     subspace = principal_subspace(np.concatenate(tokens), n_components)
     projected = [subspace.project(s) for s in tokens]
-    rng = np.random.default_rng(random_state)
-    rows: list[tuple[float, float, float, float]] = []
+    rows = []
     for r in distances:
-        pairs = [np.hstack([s[:-r], s[r:]]) for s in projected if len(s) > r]
-        information, null, shrinkage = _information(pairs, subspace.dim, n_shuffles, rng)
-        left_out = [_information(pairs[:i] + pairs[i + 1 :], subspace.dim, 1, rng) for i in range(len(pairs))]
-        rows.append((information, null, _jackknife([a - b for a, b, _ in left_out]), shrinkage))
+        pairs = [(s[:-r], s[r:]) for s in projected if len(s) > r]
+
+        def measure(pairs: list[tuple[Array, Array]], n_shuffles: int) -> PairInformation:
+            x, y = (np.concatenate(side) for side in zip(*pairs, strict=True))
+            return pair_information(x, y, random_state, n_shuffles)
+
+        whole = measure(pairs, n_shuffles)
+        left_out = [measure(pairs[:i] + pairs[i + 1 :], 1) for i in range(len(pairs))] if len(pairs) > 1 else []
+        error = _jackknife([part.information - part.null for part in left_out])
+        rows.append((whole.information, whole.null, error, whole.shrinkage))
     found = np.array(rows).T
     return DistanceInformation(np.asarray(distances, dtype=np.int64), found[0], found[1], found[2], found[3], subspace)
 
 
-def _information(pairs: list[Array], dim: int, n_shuffles: int, rng: np.random.Generator) -> tuple[float, float, float]:
-    """Information of pairs, its mean over shuffled partners, and the shrinkage."""
-    if not pairs:
-        return np.nan, np.nan, np.nan
-    joined = np.concatenate(pairs)
-    fitted = fit_gaussian(joined)
-    shuffled = []
-    for _ in range(n_shuffles):
-        partners = joined[rng.permutation(len(joined)), dim:]
-        # the same shrinkage: it is a part of the estimate whose error the null shows
-        null = fit_gaussian(np.hstack([joined[:, :dim], partners]), fitted.shrinkage)
-        shuffled.append(mutual_information(null, dim))
-    return mutual_information(fitted, dim), float(np.mean(shuffled)), fitted.shrinkage
+class PairInformation(NamedTuple):
+    """Mutual information of pairs, what it is after shuffling the partners, both in nats; and the shrinkage."""
+
+    information: float
+    null: float
+    shrinkage: float
+
+
+def pair_information(x: npt.ArrayLike, y: npt.ArrayLike, random_state: int = 0, n_shuffles: int = 5) -> PairInformation:
+    """I(x; y) of the Gaussian fitted to pairs x (n, k) and y (n, m), beside its mean over shuffled partners.
+
+    Samples are finite, so shuffled pairs show some information too, about k m / 2n: only what is above it counts.
+    """
+    x, y = np.asarray(x, dtype=float), np.asarray(y, dtype=float)
+    fitted = fit_gaussian(np.hstack([x, y]))
+    rng = np.random.default_rng(random_state)
+    # the same shrinkage: it is a part of the estimate whose error the null shows
+    shuffled = [
+        mutual_information(fit_gaussian(np.hstack([x, y[rng.permutation(len(y))]]), fitted.shrinkage), x.shape[1])
+        for _ in range(n_shuffles)
+    ]
+    null = float(np.mean(shuffled)) if shuffled else 0.0
+    return PairInformation(mutual_information(fitted, x.shape[1]), null, fitted.shrinkage)
 
 
 def _jackknife(values: Sequence[float]) -> float:

@@ -1,0 +1,285 @@
+"""The sentences of the Gaussian study: each statement of the thesis, what was measured, and whether it holds."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from headscape.results import Finding, Interval, bootstrap
+from headscape.studies.gaussian_result import median_interval, self_ratio
+
+if TYPE_CHECKING:
+    from headscape.studies.gaussian_result import GaussianResult
+
+__all__ = ["findings"]
+
+NEARLY_ALL = 0.9
+"""Share of heads (or layers) that must pass for a statement about all to hold."""
+CLOSE = 0.1
+"""Relative error of a sd, and error of a mean in sd, up to which a prediction counts as close."""
+NORMAL = 0.5
+"""Skewness and excess kurtosis up to which scores count as nearly normal."""
+MIXED = 0.1
+"""||X - mean|| / ||X|| below which tokens count as one."""
+WEAK = 0.1
+"""Rank correlation below which one thing hardly predicts another: under 1 % of the variance of ranks."""
+CLEAR = 0.3
+"""Rank correlation from which on it clearly does."""
+SIGNIFICANT = 0.01
+EMBEDDING = (
+    *("dim", "norms", "norms_text", "entropy", "entropy_random", "entropy_predicted"),
+    *("nearest", "nearest_random", "pairs", "pairs_random"),
+)
+
+
+def findings(r: GaussianResult) -> list[Finding]:
+    """Each statement of the thesis that can be put to this model, with the rule by which it holds or not."""
+    found: list[Finding] = []
+    if r.has("variance"):
+        found += [_scores(r), _normal(r), _self(r)]
+    if r.information is not None and len(r.distances) > 1:
+        found.append(_distance(r))
+    found += _next(r)
+    if r.has("covariance_off"):
+        found.append(_propagated(r))
+    if r.has("entropy_measured"):
+        found.append(_after(r))
+    found += _mixture(r)
+    if r.has("rank90"):
+        found.append(_rank(r))
+    found += _embeddings(r)
+    if r.has("cosine_partial"):
+        found.append(_cosine(r))
+    skipped = [*r.settings.get("left_out", []), *sorted({n for n in r.heads["note"] if n})]
+    if skipped:
+        found.append(Finding(f"Left out: {'; '.join(skipped)}."))
+    return found
+
+
+def _scores(r: GaussianResult) -> Finding:
+    parts, shares = [], {}
+    for name in ("independent", "joint"):
+        off = r.off(name)
+        near = (off["sd"].abs() <= CLOSE) & (off["mean"].abs() <= CLOSE)
+        shares[name] = float(near[off["sd"].notna()].mean())
+        parts.append(
+            f"{name} tokens {median_interval(1 + off['sd'])} of the measured sd, means off by "
+            f"{median_interval(off['mean'].abs())} sd, within {CLOSE:.0%} for {shares[name]:.0%} of heads"
+        )
+    return Finding(
+        f"Mean and variance of scores from Gaussians and weights, medians over {r.n_heads} heads: "
+        f"{'; '.join(parts)}. The mean of the joint prediction is an identity, its variance is not.",
+        "score-sd",
+        shares["joint"] >= NEARLY_ALL,
+    )
+
+
+def _normal(r: GaussianResult) -> Finding:
+    frame = r.heads[r.heads["variance"].notna()]
+    near = (frame["kurtosis"].abs() <= NORMAL) & (frame["skewness"].abs() <= NORMAL)
+    agrees = np.corrcoef(frame["kurtosis"].rank(), frame["kurtosis_joint"].rank())[0, 1] if len(frame) > 2 else np.nan
+    return Finding(
+        f"Scores are nearly normal (skewness and excess kurtosis within {NORMAL:g}) in {near.mean():.0%} of heads; "
+        f"median excess kurtosis {median_interval(frame['kurtosis'])}, predicted by the joint Gaussians "
+        f"{median_interval(frame['kurtosis_joint'])} (rank correlation over heads {agrees:.2f}). The scores of a "
+        f"head come from {median_interval(frame['directions'])} directions.",
+        "score-kurtosis",
+        float(near.mean()) >= NEARLY_ALL,
+    )
+
+
+def _self(r: GaussianResult) -> Finding:
+    higher = r.heads["self_mean"] - r.heads["mean"]
+    raised = float((higher > 0)[higher.notna()].mean())
+    ratio = median_interval(self_ratio(r.heads))
+    return Finding(
+        f"A token's score with itself is above the mean in {raised:.0%} of heads, by "
+        f"{median_interval(higher / np.sqrt(r.heads['variance']))} sd at the median: covariance raises "
+        f"self-pairings. Its sd is predicted as {ratio} of the measured one.",
+        "score-self",
+        raised >= NEARLY_ALL,
+    )
+
+
+def _distance(r: GaussianResult) -> Finding:
+    assert r.information is not None
+    excess, error = r.information[:, :, 0] - r.information[:, :, 1], r.information[:, :, 2]
+    gap = np.hypot(error[:, 0], error[:, -1])
+    falls = excess[:, 0] - excess[:, -1] > 2 * np.where(np.isfinite(gap), gap, 0)
+    still = excess[:, -1] > 2 * error[:, -1]
+    near, far = r.distances[0], r.distances[-1]
+    depth, kept = len(excess), r.information[:, 0, 4]
+    text = (
+        f"Mutual information of tokens falls with distance at {falls.sum()} of {depth} depths: for embeddings from "
+        f"{excess[0, 0]:.2f} nats at {near} to {excess[0, -1]:.2f} at {far}, half-way through the layers from "
+        f"{excess[depth // 2, 0]:.2f} to {excess[depth // 2, -1]:.2f} (beyond shuffled pairs, in "
+        f"{kept.min():.0%} to {kept.max():.0%} of the variance); at {far} it is still above chance at {still.sum()} "
+        "depths."
+    )
+    return Finding(text, "information", float(falls.mean()) >= NEARLY_ALL)
+
+
+def _next(r: GaussianResult) -> list[Finding]:
+    found = []
+    for source in ("model", "1-gram"):
+        facts = r.arrays.get(f"next/{source}/facts")
+        if facts is None:
+            continue
+        mass, dominated, hit, directions, _, trace = (bootstrap(column) for column in facts.T)
+        who = "the model's own probabilities" if source == "model" else "a 1-gram table of the other inputs"
+        found.append(
+            Finding(
+                f"By {who} the 5 likeliest next tokens hold {mass} of the probability, over 9 tenths at "
+                f"{dominated} of the positions, and the token that came is among them {hit} of the time; the 20 "
+                f"likeliest span {directions} directions with {trace} of the variance of all tokens of the text.",
+                "next-spectrum",
+                dominated.value >= 0.5 if source == "model" else None,
+            )
+        )
+    return found
+
+
+def _propagated(r: GaussianResult) -> Finding:
+    off, halves = r.heads["covariance_off"], r.heads["covariance_halves"]
+    near = off <= CLOSE
+    share = float(near[off.notna()].mean())
+    random = ""
+    if r.control is not None:
+        random = f" (random weights: {median_interval(r.control['covariance_off'])})"
+    return Finding(
+        f"With its weights held fixed, attention's covariance is off by {median_interval(off)}"
+        f"{random} and has {median_interval(r.heads['trace_ratio'])} of the measured trace; within {CLOSE:.0%} "
+        f"for {share:.0%} of heads. Halves of the inputs differ by {median_interval(halves)}.",
+        "propagated",
+        share >= NEARLY_ALL,
+    )
+
+
+def _after(r: GaussianResult) -> Finding:
+    entropy = r.heads["entropy_measured"] - r.heads["entropy_values"]
+    information = r.heads["information_measured"] - r.heads["information_values"]
+    more = float((information > 0)[information.notna()].mean())
+    fixed = r.heads["information_propagated"]
+    return Finding(
+        f"Attention changes entropy by {median_interval(entropy)} nats and the information of neighbours by "
+        f"{median_interval(information)} nats (medians over heads; up in {more:.0%}): it is not preserved. With "
+        f"fixed weights neighbours would share {median_interval(fixed)} nats, in truth "
+        f"{median_interval(r.heads['information_measured'])}.",
+        "after",
+        more >= NEARLY_ALL or more <= 1 - NEARLY_ALL,
+    )
+
+
+def _mixture(r: GaussianResult) -> list[Finding]:
+    def ends(name: str) -> tuple[Interval, Interval, Interval] | None:
+        spread = r.arrays.get(f"depth/{name}")
+        if spread is None:
+            return None
+        first, last = spread[:, 0, 0], spread[:, -1, 0]
+        return bootstrap(first), bootstrap(last), bootstrap(spread[:, -1, 1])
+
+    found = []
+    for names, claim in (
+        (("trained", "random weights"), "as it is, with skip connections"),
+        (("no skip", "random weights, no skip"), "of attention alone, without skip connections"),
+    ):
+        parts, mixed = [], []
+        for name in names:
+            end = ends(name)
+            if end is not None:
+                parts.append(f"{name}: {end[0]} to {end[1]}, cosine at the end {end[2]}")
+                mixed.append(end[1].value <= MIXED)
+        if parts:
+            found.append(
+                Finding(
+                    f"Do tokens become one in the network {claim}? ||X - mean|| / ||X|| goes from first to last in "
+                    f"{'; '.join(parts)}. They count as one at {MIXED:g}.",
+                    "mixture",
+                    all(mixed),
+                )
+            )
+    if "position/trained" in r.arrays:
+        share = r.arrays["position/trained"]
+        found.append(
+            Finding(
+                "That the distributions of the positions converge says little: before the first layer position "
+                f"explains {share[0]:.1%} of the variance of tokens, after the last {share[-1]:.1%}.",
+                "positions",
+            )
+        )
+    scaled = [ends(name) for name in ("no skip, alpha = 1/2", "no skip", "no skip, alpha = 2")]
+    if all(end is not None for end in scaled):
+        values = [end[1] for end in scaled if end is not None]
+        found.append(
+            Finding(
+                f"Scaling Wq and Wk by 1/2, 1 and 2 leaves {values[0]}, {values[1]} and {values[2]} of the spread "
+                "without skip connections: larger spectra "
+                + ("keep tokens apart." if values[0].high < values[2].low else "do not clearly keep tokens apart."),
+                "mixture-spread",
+                bool(values[0].high < values[2].low),
+            )
+        )
+    return found
+
+
+def _rank(r: GaussianResult) -> Finding:
+    log = float(np.log(r.n_token))
+    ranks = r.heads["rank90"].dropna()
+    below = float((ranks <= log).mean())
+    random = "" if r.control is None else f", with random weights {median_interval(r.control['rank90'])}"
+    return Finding(
+        f"90 % of the energy of a map lies in {median_interval(ranks)} singular values at the median, "
+        f"{ranks.min():g} to {ranks.max():g} over heads{random}; log n = {log:.1f}. {below:.0%} of heads need no more "
+        "than log n.",
+        "rank",
+        below >= NEARLY_ALL,
+    )
+
+
+def _embeddings(r: GaussianResult) -> list[Finding]:
+    if "embedding/norms" not in r.arrays:
+        return []
+    e = {name: r.arrays[f"embedding/{name}"] for name in EMBEDDING}
+    cv = float(e["norms"].std() / e["norms"].mean())
+    gap = bootstrap(e["entropy"] - e["entropy_random"])
+    log = float(np.log(e["dim"][0]))
+    near = bootstrap(e["nearest"])
+    return [
+        Finding(
+            f"Embeddings have lengths {e['norms'].mean():.3g} +- {cv:.0%} (tokens of the text "
+            f"{e['norms_text'].mean():.3g} +- {e['norms_text'].std() / e['norms_text'].mean():.0%}): "
+            f"{'nearly' if cv <= CLOSE else 'not'} on one sphere, by a spread of {CLOSE:.0%}.",
+            "norms",
+            cv <= CLOSE,
+        ),
+        Finding(
+            f"Softmax of an embedding has an entropy of {bootstrap(e['entropy'])} nats, of random vectors as long "
+            f"{bootstrap(e['entropy_random'])}, by log n - l^2/2n {e['entropy_predicted'].mean():.4g}; log n is "
+            f"{log:.4g}. The difference from random vectors is {gap}.",
+            "embedding-entropy",
+            bool(abs(gap.value) <= 0.01 * log),
+        ),
+        Finding(
+            f"The nearest of some 20,000 other embeddings has a cosine of {near}, of random vectors "
+            f"{bootstrap(e['nearest_random'])}; a pair has {bootstrap(e['pairs'])} on average, random ones "
+            f"{bootstrap(e['pairs_random'])}.",
+            "neighbours" if r.neighbours else None,
+        ),
+    ]
+
+
+def _cosine(r: GaussianResult) -> Finding:
+    rho = r.heads["cosine_partial"].dropna()
+    clear, real = float((rho.abs() >= CLEAR).mean()), float((r.heads["cosine_p"] <= SIGNIFICANT).mean())
+    size = median_interval(rho.abs())
+    random = ""
+    if r.control is not None:
+        random = f" (random weights: {median_interval(r.control['cosine_partial'].abs())})"
+    return Finding(
+        f"Embedding cosine {'hardly predicts' if size.value < WEAK else 'predicts some of'} attention: the rank "
+        f"correlation, distance taken out, has a median size of {size}{random}; it is beyond chance (p <= "
+        f"{SIGNIFICANT:g}) in {real:.0%} of heads and at least {CLEAR:g} in {clear:.0%}.",
+        "cosine",
+        size.value < WEAK,
+    )

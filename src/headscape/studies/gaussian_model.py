@@ -1,0 +1,278 @@
+"""What the Gaussian study sees of a model: each layer's queries and keys before rotation, values, maps and outputs."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager, nullcontext
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor, nn
+
+from headscape.attention.intervene import scale_scores
+from headscape.attention.projections import output_projections
+from headscape.attention.samples import Sample
+from headscape.attention.sites import Site, run
+from headscape.attention.tapping import tapped
+from headscape.attention.taps import AttentionCall, Tap
+from headscape.errors import HeadscapeError, InputError
+
+if TYPE_CHECKING:
+    from headscape.attention.models import Model
+
+__all__ = ["LayerData", "depth_states", "joined", "stack_of", "watch_layers"]
+
+Array = npt.NDArray[Any]
+OFF = 1e-3
+"""Largest relative difference between what is rebuilt (rotated queries, scaled products) and what the model has."""
+
+
+@dataclass(frozen=True)
+class LayerData:
+    """One attention layer on all inputs; heads before tokens.
+
+    `queries` (n_input, n_head, n_token, dim) and `keys` (n_input, n_kv_head, n_token, dim) are as the weights give
+    them: before a rotary embedding, behind a norm of queries and keys where the layer has one. `rotations` are the
+    matrices (n_token, dim, dim) that the rotary embedding multiplies (row) vectors with by position, None without one.
+    A score is scaling * (q R_i) (k R_j)^T. Where that is not so, `note` says why and the scaling is NaN. Queries and
+    keys are None where a layer does not show them. `probs` and `scores` are (n_input, n_head, n_token, n_token).
+    """
+
+    layer: int
+    queries: Array | None
+    keys: Array | None
+    values: Array | None
+    scores: Array
+    probs: Array
+    outputs: Array
+    rotations: Array | None
+    scaling: float
+    note: str
+
+
+class _SeenError(Exception):
+    """Ends a call of an attention layer that was made only to see its queries and keys."""
+
+
+class _Watcher(Tap):
+    """Gathers all of one layer, hands it over when the layer is complete, and forgets it."""
+
+    blockwise = False
+
+    def __init__(self, model: Model, sites: Sequence[Site], take: Callable[[LayerData], None]) -> None:
+        modules = dict(model.module.named_modules())
+        self.sites = {id(modules[site.name]): site for site in sites}
+        self.modules = [modules[site.name] for site in sites]
+        self.take = take
+        self._plain: dict[int, tuple[Tensor, Tensor]] = {}
+        self._turned: dict[int, tuple[Tensor, Tensor]] = {}
+        self._asking = False
+        self._kept: dict[str, Tensor] = {}
+
+    def ask(self, module: nn.Module, args: Any, kwargs: dict[str, Any]) -> None:
+        """Forward pre-hook: call the layer once with rotations by 0, to see what it rotates."""
+        turn = kwargs.get("position_embeddings")
+        if not isinstance(turn, tuple) or len(turn) != 2:
+            return
+        cos, sin = turn
+        self._asking = True
+        try:
+            module.forward(*args, **kwargs | {"position_embeddings": (torch.ones_like(cos), torch.zeros_like(sin))})
+        except _SeenError:
+            self._turned[id(module)] = (cos, sin)
+        finally:
+            self._asking = False
+
+    def inputs(self, call: AttentionCall, query: Tensor, key: Tensor, value: Tensor) -> None:
+        if self._asking:
+            self._plain[id(call.module)] = (query, key)
+            raise _SeenError
+        self._kept |= {"queries": query, "keys": key, "values": value}
+
+    def scores(self, call: AttentionCall, scores: Tensor) -> Tensor:
+        self._kept["scores"] = scores
+        return scores
+
+    def probs(self, call: AttentionCall, probs: Tensor) -> Tensor:
+        self._kept["probs"] = probs
+        return probs
+
+    def outputs(self, call: AttentionCall, outputs: Tensor) -> Tensor:
+        kept, self._kept = self._kept, {}
+        key = id(call.module)
+        plain, turn = self._plain.pop(key, None), self._turned.pop(key, None)
+        if key in self.sites:
+            shaped = outputs.reshape(len(kept["probs"]), -1, *outputs.shape[-2:]).transpose(1, 2)
+            self.take(_layer_data(self.sites[key].layer, call.module, kept, shaped, plain, turn))
+        return outputs
+
+
+def _numpy(tensor: Tensor) -> Array:
+    return tensor.detach().float().cpu().numpy()
+
+
+def _layer_data(
+    layer: int,
+    module: nn.Module,
+    kept: dict[str, Tensor],
+    outputs: Tensor,
+    plain: tuple[Tensor, Tensor] | None,
+    turn: tuple[Tensor, Tensor] | None,
+) -> LayerData:
+    whole = {name: _numpy(kept[name]) for name in ("scores", "probs")} | {"outputs": _numpy(outputs)}
+    if "queries" not in kept:
+        note = "the layer does not show its queries and keys"
+        return LayerData(layer, None, None, None, **whole, rotations=None, scaling=float("nan"), note=note)
+    values = _numpy(kept["values"])
+    query, key = kept["queries"].float(), kept["keys"].float()
+    rotations, note = None, ""
+    if plain is not None and turn is not None:
+        rotations = _rotations(module, *turn, query.shape[-1])
+        if rotations is not None and _follows(plain, (query, key), rotations):
+            query, key = (part.float() for part in plain)
+        else:
+            rotations, note = None, "positions enter in a way of the layer's own; queries and keys are taken behind it"
+    turned = kept["queries"].float(), kept["keys"].float()
+    scaling, off = _scaling(*turned, kept["scores"].float())
+    if off > OFF:
+        scaling, note = float("nan"), "scores are not scaled products of queries and keys: a bias or a cap is added"
+    found = None if rotations is None else _numpy(rotations)
+    return LayerData(layer, _numpy(query), _numpy(key), values, **whole, rotations=found, scaling=scaling, note=note)
+
+
+def _rotations(module: nn.Module, cos: Tensor, sin: Tensor, dim: int) -> Tensor | None:
+    """What the layer's rotary embedding does to each basis vector at each position: (n_token, dim, dim)."""
+    rotate = getattr(sys.modules[type(module).__module__], "apply_rotary_pos_emb", None)
+    width = cos.shape[-1]
+    if rotate is None or width > dim:
+        return None
+    basis = torch.eye(width, device=cos.device, dtype=cos.dtype)[None, :, None].expand(1, width, cos.shape[-2], width)
+    try:
+        turned = rotate(basis, basis, cos[:1], sin[:1])[0][0].transpose(0, 1).float()
+    except (RuntimeError, TypeError, ValueError):
+        return None
+    out = torch.eye(dim, device=cos.device).repeat(cos.shape[-2], 1, 1)
+    out[:, :width, :width] = turned  # a part of the dimensions may be left alone
+    return out
+
+
+def _follows(plain: tuple[Tensor, Tensor], turned: tuple[Tensor, Tensor], rotations: Tensor) -> bool:
+    """Whether the rotations take the plain queries and keys to those that meet in the scores."""
+    for before, after in zip(plain, turned, strict=True):
+        rebuilt = torch.einsum("bhnd,nde->bhne", before.float(), rotations)
+        if not (rebuilt - after).norm() <= OFF * after.norm():
+            return False
+    return True
+
+
+def _scaling(query: Tensor, key: Tensor, scores: Tensor) -> tuple[float, float]:
+    """The factor between products of queries with keys and scores, and the relative size of what it leaves."""
+    key = key.repeat_interleave(query.shape[1] // key.shape[1], dim=1)
+    products = query @ key.transpose(2, 3)
+    factor = float((products * scores).sum() / (products * products).sum())
+    return factor, float((scores - factor * products).norm() / scores.norm())
+
+
+def joined(samples: Sequence[Sample]) -> dict[str, Tensor]:
+    """Samples of one shape as one batch of arguments.
+
+    Raises an `InputError` when their shapes differ: the study reads position by position.
+    """
+    shapes = {tuple((name, tuple(part.shape)) for name, part in sample.arguments.items()) for sample in samples}
+    if len(shapes) > 1:
+        raise InputError("the captured inputs differ in length; capture again without --keep-short")
+    return {name: torch.cat([sample.arguments[name] for sample in samples]) for name in samples[0].arguments}
+
+
+def watch_layers(
+    model: Model, samples: Sequence[Sample], block: str, take: Callable[[LayerData], None]
+) -> list[Array] | None:
+    """Run all samples at once; `take` each layer of a block as it has run. Returns the hidden states, (n_input, n, d).
+
+    They are those entering each layer and, last, those leaving the stack; None for a model that does not give them.
+    """
+    sites = [site for site in model.sites if site.block == block]
+    watcher = _Watcher(model, sites, take)
+    with ExitStack() as hooks, torch.no_grad():
+        for module in watcher.modules:
+            hooks.callback(module.register_forward_pre_hook(watcher.ask, with_kwargs=True).remove)
+        hooks.enter_context(tapped(model.module, watcher, model.attention))
+        result = run(model, joined(samples), whole=False, hidden=model.task != "module")
+    name = {"seq2seq-lm": f"{block.split('.')[0]}_hidden_states"}.get(model.task, "hidden_states")
+    states = getattr(result, name, None)
+    return None if states is None else [_numpy(state) for state in states]
+
+
+# --- versions of a model, by depth -----------------------------------------------------------------------------------
+
+
+def stack_of(model: Model) -> list[tuple[nn.Module, nn.Module]]:
+    """The layers of a model that is one stack, each with the output projection of its attention.
+
+    Raises an `InputError` for a model of several stacks, or with layers that have no attention or more than one.
+    """
+    modules = dict(model.module.named_modules())
+    outputs = output_projections(model)
+    found: dict[str, str] = {}
+    for site in model.sites:
+        parts = site.name.split(".")
+        ends = [end for end in range(1, len(parts)) if isinstance(modules[".".join(parts[:end])], nn.ModuleList)]
+        name = ".".join(parts[: ends[0] + 1]) if ends else ""
+        if not name or name in found:
+            raise InputError(f"{model.source} is not one stack of layers with one attention each")
+        found[name] = outputs[site.name]
+    parents = {name.rpartition(".")[0] for name in found}
+    if len(parents) > 1 or len(found) != len(list(modules[parents.copy().pop()].children())):
+        raise InputError(f"{model.source} is not one stack of layers with one attention each")
+    return [(modules[name], modules[output]) for name, output in found.items()]
+
+
+@contextmanager
+def _followed(model: Model, skip: bool, states: list[Tensor]) -> Iterator[None]:
+    """Note what enters the stack and what leaves each layer; without skip a layer gives its attention's output alone.
+
+    That is the model of the thesis' hypothesis: no skip connection, no feed-forward part. The whole output is scaled
+    to the size of the input, which the norm before the next layer undoes where there is one.
+    """
+    with ExitStack() as hooks:
+        for layer, output in stack_of(model):
+            attended: list[Tensor] = []
+
+            def note(_: nn.Module, __: Any, out: Tensor, attended: list[Tensor] = attended) -> None:
+                attended[:] = [out]
+
+            def leave(_: nn.Module, args: Any, kwargs: Any, out: Any, attended: list[Tensor] = attended) -> Any:
+                entering = args[0] if args else kwargs["hidden_states"]
+                if not states:
+                    states.append(entering.detach())
+                after = out[0] if isinstance(out, tuple) else out
+                if not skip:
+                    mixed = attended[0].reshape(after.shape)
+                    after = mixed * (entering.norm() / mixed.norm().clamp_min(torch.finfo(mixed.dtype).tiny))
+                states.append(after.detach())
+                return (after, *out[1:]) if isinstance(out, tuple) else after
+
+            hooks.callback(output.register_forward_hook(note).remove)
+            hooks.callback(layer.register_forward_hook(leave, with_kwargs=True).remove)
+        yield
+
+
+def depth_states(model: Model, samples: Sequence[Sample], *, skip: bool = True, alpha: float = 1.0) -> Array:
+    """Hidden states entering the stack and leaving each layer: (n_depth, n_input, n_token, dim).
+
+    `alpha` scales the spectra of all Wq and Wk (biases too), which multiplies every score by alpha^2; it is done to the
+    scores, so that a norm of queries and keys does not undo it.
+    """
+    heads = [head for site in model.sites for head in site.heads]
+    states: list[Tensor] = []
+    scaled = nullcontext() if alpha == 1 else scale_scores(model, heads, alpha**2)
+    with torch.no_grad(), scaled, _followed(model, skip, states):
+        run(model, joined(samples), whole=False)
+    found = np.stack([_numpy(state) for state in states])
+    if not np.isfinite(found).all():
+        raise HeadscapeError(f"{model.source} gives infinite states with alpha = {alpha:g}, skip = {skip}")
+    return found
