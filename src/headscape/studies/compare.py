@@ -120,7 +120,7 @@ def _heads_control(run: Organised, halves: npt.NDArray[np.int64], seed: int) -> 
         (A, x, f), (B, y, g) = sides
         found[r] = [
             match_geometries(A.mean(axis=0), B.mean(axis=0)).distance,
-            match_geometries(A[0], B[0]).distance,
+            np.nan,  # one batch says no more of this
             *_distributions_apart(x, y),
             np.nan,  # the tri-Haar basis is that of all heads
             _curves_apart(f, g),
