@@ -4,11 +4,37 @@ from __future__ import annotations
 
 import os
 
-from headscape.cli import models, prune, runs, softmax, studies
+from typer.models import CommandInfo
+
+from headscape.cli import collapse, compare, gaussian, models, prune, runs, softmax, spectra, studies, train
 from headscape.cli.shared import app, err
 from headscape.errors import HeadscapeError
 
-__all__ = ["main", "models", "prune", "runs", "softmax", "studies"]
+
+__all__ = [
+    "collapse",
+    "compare",
+    "gaussian",
+    "main",
+    "models",
+    "prune",
+    "runs",
+    "softmax",
+    "spectra",
+    "studies",
+    "train",
+]
+ORDER = (  # of the commands in --help: from the first look to the studies
+    *("demo", "analyze", "models", "check", "capture", "import", "organize", "report", "softmax", "prune", "compare"),
+    *("spectra", "gaussian", "prompt", "collapse", "train", "runs"),
+)
+
+
+def _name(command: CommandInfo) -> str:
+    return command.name or (command.callback.__name__ if command.callback else "")
+
+
+app.registered_commands.sort(key=lambda command: ORDER.index(_name(command)))
 
 
 def main() -> None:

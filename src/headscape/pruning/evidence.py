@@ -23,7 +23,7 @@ from headscape.tree import PartitionTree
 __all__ = ["Evidence"]
 
 FloatArray = npt.NDArray[np.float64]
-BRIEF = 4  # windows on which single heads are removed
+BRIEF = 2  # windows on which single heads are removed
 
 
 @dataclass

@@ -15,6 +15,12 @@ STUDIES = {  # in the order of a report's sections
     "organize": "headscape.studies.organize_result:OrganizeResult",
     "softmax": "headscape.studies.softmax_result:SoftmaxResult",
     "prune": "headscape.studies.prune_result:PruneResult",
+    "compare": "headscape.studies.compare_result:CompareResult",
+    "spectra": "headscape.studies.spectra_result:SpectraResult",
+    "gaussian": "headscape.studies.gaussian_result:GaussianResult",
+    "collapse": "headscape.studies.collapse_result:CollapseResult",
+    "table1": "headscape.studies.collapse_table1:Table1Result",
+    "train": "headscape.studies.train_result:TrainResult",
 }
 
 
