@@ -10,7 +10,6 @@ from headscape.cli import collapse, compare, gaussian, models, prune, runs, soft
 from headscape.cli.shared import app, err
 from headscape.errors import HeadscapeError
 
-
 __all__ = [
     "collapse",
     "compare",
