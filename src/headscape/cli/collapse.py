@@ -104,7 +104,7 @@ def collapse(
         return
     frame = result.by_arm
     rows = [[str(value) for value in row] for row in frame.to_numpy(dtype=object)]
-    print_table(f"Collapse in {run}", list(map(str, frame.columns)), rows)
+    print_table(f"{run}, after the last layer", list(map(str, frame.columns)), rows)
     _print_findings(result)
 
 

@@ -12,7 +12,7 @@ import pandas as pd
 from headscape.collapse.bounds import CONDITION
 from headscape.collapse.similarity import ALIKE, points_of
 from headscape.results import FigureSpec, bootstrap
-from headscape.studies.collapse_result import CELLS
+from headscape.studies.collapse_result import cells_of
 
 if TYPE_CHECKING:
     from headscape.studies.collapse_result import CollapseResult
@@ -36,11 +36,11 @@ def figures(r: CollapseResult) -> list[FigureSpec]:
         if "hidden" in r.arms:
             found.append(_hopfield(r))
         for weights in ("", "random"):
-            if _cells(weights)[-1] in r.arms:
+            if set(cells_of(weights)) <= set(r.arms):
                 found.append(_four_cells(r, weights))
     if r.entropies is not None:
         found += [_grid(r), _entropy(r)]
-    return found + ([_bounds(r)] if len(r.bounds) else [])
+    return found + [_bounds(r, arm) for arm in dict.fromkeys(r.bounds["arm"] if len(r.bounds) else ())]
 
 
 def _table(r: CollapseResult) -> FigureSpec:
@@ -118,15 +118,17 @@ def _violins(counts: Array, left: int, right: int | None, labels: Sequence[str])
 def _similarity(r: CollapseResult) -> FigureSpec:
     assert r.similarity is not None
     control = next((arm for arm in ("random", "shuffled") if arm in r.arms), None)
-    beside = f"; left the model, right {CONTROLS[control]}" if control else ""
+    beside = f": model (left), {CONTROLS[control]} (right)" if control else ""
     return FigureSpec(
         "similarity",
-        f"How alike tokens are{beside}",
+        f"Similarity of tokens{beside}",
         "violins",
         _violins(r.similarity, 0, r.at(control) if control else None, [str(k) for k in range(r.similarity.shape[1])]),
         "Cosines of all pairs of tokens, by layer (0 is before the first). A bulge at 1 is a population of tokens that "
         "are all alike: partial rank collapse.",
-        "The same word twice is alike from the start; the line figure of shares counts different words apart.",
+        "The same word twice is alike from the start; the figure of shares counts different words apart."
+        if r.different is not None
+        else "Similarity of neighbours in a picture is not collapse: compare with the layers before.",
         "Violins of token similarity by layer.",
         x_label="after layer",
         y_label="cosine of two tokens",
@@ -138,10 +140,10 @@ def _hopfield(r: CollapseResult) -> FigureSpec:
     assert r.similarity is not None
     return FigureSpec(
         "similarity-hopfield",
-        f"How alike tokens are; left the model, right with a hidden state (a' = {r.settings['alpha_hidden']:g})",
+        "Similarity of tokens: model (left), Hopfield (right)",
         "violins",
         _violins(r.similarity, 0, r.at("hidden"), [str(k) for k in range(r.similarity.shape[1])]),
-        "The same, with scores that are averaged along depth and the model's own skip.",
+        f"Right, scores are averaged along depth (a' = {r.settings['alpha_hidden']:g}), with the model's own skip.",
         "The weights are those of the model without a hidden state; training with one is another matter (headscape "
         "train).",
         "Split violins of token similarity by layer, standard beside Hopfield.",
@@ -167,15 +169,11 @@ def _share(r: CollapseResult) -> FigureSpec:
         "lines",
         {"series": series},
         "The share of pairs that are alike, over all inputs, by layer.",
-        "A few per mille are the words that occur twice.",
+        "The same word twice is alike from the start." if r.different is not None else "",
         "Lines of the share of aligned pairs by layer.",
         x_label="after layer",
         y_label="share of pairs",
     )
-
-
-def _cells(weights: str) -> tuple[str, ...]:
-    return CELLS if not weights else ("random", *(f"random, {cell}" for cell in CELLS[1:]))
 
 
 _CELL_NAMES = ("skip, a' = 0", "skip, a' > 0", "no skip, a' = 0", "no skip, a' > 0")
@@ -184,10 +182,9 @@ _CELL_NAMES = ("skip, a' = 0", "skip, a' > 0", "no skip, a' = 0", "no skip, a' >
 def _four_cells(r: CollapseResult, weights: str) -> FigureSpec:
     assert r.residual is not None
     series = []
-    for k, (arm, name) in enumerate(zip(_cells(weights), _CELL_NAMES, strict=True)):
-        if arm in r.arms:
-            dashed = {"dash": "dash"} if k % 2 else {}
-            series.append(_line(name, np.maximum(r.residual[r.at(arm)], FLOOR), **dashed))
+    for k, (arm, name) in enumerate(zip(cells_of(weights), _CELL_NAMES, strict=True)):
+        dashed = {"dash": "dash"} if k % 2 else {}
+        series.append(_line(name, np.maximum(r.residual[r.at(arm)], FLOOR), **dashed))
     return FigureSpec(
         "residual-cells-random" if weights else "residual-cells",
         f"Skip or hidden state? {'Random weights' if weights else 'The model'} in four cells",
@@ -221,10 +218,10 @@ def _grid(r: CollapseResult) -> FigureSpec:
 def _entropy(r: CollapseResult) -> FigureSpec:
     assert r.entropies is not None
     other = next((arm for arm in ("hidden", "random") if arm in r.arms), None)
-    beside = {"hidden": "; left the model, right with a hidden state", "random": "; right random weights"}
+    beside = {"hidden": ": model (left), Hopfield (right)", "random": ": model (left), random weights (right)"}
     return FigureSpec(
         "entropy-layers",
-        f"Entropy of rows of attention{beside[other] if other else ''}",
+        f"Entropy of attention rows{beside[other] if other else ''}",
         "violins",
         _violins(r.entropies, 0, r.at(other) if other else None, [str(k) for k in range(r.entropies.shape[1])]),
         "All rows of all heads of a layer, over the largest possible entropy; the first row of causal attention is "
@@ -242,8 +239,8 @@ def _bound_series(frame: pd.DataFrame, along: str) -> list[dict[str, Any]]:
     series = []
     for name, column, dashed in (
         ("measured", "measured", {}),
-        ("repaired, 4 D", "repaired", {}),
-        ("repaired, 2 (e^D - 1)", "anywhere", {"dash": "dash"}),
+        ("4 D", "repaired", {}),
+        ("2 (e^D - 1)", "anywhere", {"dash": "dash"}),
         ("printed", "printed", {"dash": "dot"}),
     ):
         part = frame[frame["spread"] <= CONDITION] if column == "repaired" else frame
@@ -254,20 +251,14 @@ def _bound_series(frame: pd.DataFrame, along: str) -> list[dict[str, Any]]:
     return series
 
 
-def _bounds(r: CollapseResult) -> FigureSpec:
-    arms = [arm for arm in ("standard", "random") if (r.bounds["arm"] == arm).any()]
-    series = [
-        line | {"name": f"{line['name']} ({CONTROLS[arm]})"}
-        for arm in arms
-        for line in _bound_series(r.bounds[r.bounds["arm"] == arm], "layer")
-    ]
+def _bounds(r: CollapseResult, arm: str) -> FigureSpec:
     return FigureSpec(
-        "bounds",
-        "What attention leaves of the residual, and what bounds it",
+        "bounds" if arm == "standard" else f"bounds-{arm}",
+        f"Bounds on what attention leaves: {CONTROLS[arm]}",
         "lines",
-        {"series": series},
-        "||Res(attention output)|| by layer, medians over inputs, beside the repaired bound where D is at most "
-        f"{CONDITION:.3f}, its form that holds everywhere, and the printed one, on a logarithmic axis.",
+        {"series": _bound_series(r.bounds[r.bounds["arm"] == arm], "layer")},
+        "||Res(attention output)|| by layer, medians over inputs, beside the repaired bound with 4 D where D is "
+        f"at most {CONDITION:.3f}, with 2 (e^D - 1) everywhere, and the printed one, on a logarithmic axis.",
         "Bounds are of attention alone, before the skip adds what came in.",
         "Lines of the measured residual and its bounds by layer.",
         x_label="layer",
@@ -335,7 +326,7 @@ def _table1_cells(r: Table1Result, k: int) -> FigureSpec:
 def _table1_bounds(r: Table1Result, k: int) -> FigureSpec:
     here = r.bounds[(r.bounds["setting"] == r.names[k]) & (r.bounds["measured"] > r.bounds["floor"])]
     series = [
-        line | {"name": f"{line['name']} ({cell})"}
+        line | {"name": f"{line['name']}, {cell.removeprefix('no skip, ')}"}
         for cell in r.cells[:2]
         for line in _bound_series(here[here["cell"] == cell], "depth")
     ]

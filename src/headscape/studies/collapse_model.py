@@ -84,10 +84,8 @@ def shuffled(model: Model, sample: Sample, seed: int) -> Sample:
         back = patches.reshape(grid.shape).permute(2, 0, 3, 1, 4).reshape(image.shape)
         return replace(sample, arguments={**arguments, "pixel_values": back[None]})
     ids = np.asarray(arguments["input_ids"][0])
-    special = np.zeros(len(ids), dtype=bool)
-    if model.tokenizer is not None:
-        special = np.isin(ids, list(model.tokenizer.all_special_ids))
-    free = np.flatnonzero(~special)
+    special = np.array(getattr(model.tokenizer, "all_special_ids", []), dtype=np.int64)
+    free = np.flatnonzero(~np.isin(ids, special))
     mixed = ids.copy()
     mixed[free] = ids[rng.permutation(free)]
     arguments["input_ids"] = torch.from_numpy(mixed)[None]

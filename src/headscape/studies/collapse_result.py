@@ -20,12 +20,14 @@ from headscape.results import FigureSpec, Finding, Interval, Result, bootstrap
 from headscape.storage import replacing, write_json
 from headscape.studies.units import read_arrays, write_arrays
 
-__all__ = ["CELLS", "CollapseResult", "entropy_column"]
+__all__ = ["CELLS", "CollapseResult", "cells_of", "entropy_column"]
 
 Array = npt.NDArray[Any]
 
 COLLAPSED = 0.01
 """Relative residual below which tokens count as collapsed to one."""
+GONE = 1e-6
+"""Relative residual that a network in float32 could not tell from 0."""
 PEAK = 0.98
 """A mode above this (the last of 100 bins) is a population of tokens that are all alike."""
 POPULATION = 0.01
@@ -110,17 +112,17 @@ class CollapseResult(Result):
 
     @property
     def by_arm(self) -> pd.DataFrame:
-        """One row an arm: after the last layer, and the means over layers."""
+        """One row an arm: what is left after the last layer, and the mean entropy over all heads."""
         rows = []
         for arm in self.arms:
             row: dict[str, Any] = {"arm": arm}
             if self.residual is not None and self.rank is not None:
                 alike = self.alike(arm)
-                row["residual, last"] = str(self.last(arm))
-                row["rank, last"] = f"{self.rank[self.at(arm), :, -1].mean():.3g}"
-                row["mode, last"] = f"{alike[-1].mode:.2f}"
-                row["alike, last"] = f"{alike[-1].share:.2%}"
-                row["alike, mean"] = f"{np.mean([s.share for s in alike[1:]]):.2%}"
+                end = self.last(arm)
+                row["residual"] = f"{end.value:.2g} [{end.low:.2g}, {end.high:.2g}]"
+                row["rank"] = f"{self.rank[self.at(arm), :, -1].mean():.3g}"
+                row["mode"] = f"{alike[-1].mode:.2f}"
+                row["alike"] = f"{alike[-1].share:.2%}"
             if self.entropies is not None:
                 row["entropy"] = f"{self.heads[entropy_column(arm)].mean():.3f}"
             rows.append(row)
@@ -134,9 +136,8 @@ class CollapseResult(Result):
         if self.residual is not None:
             found += [self._rank(), self._population()]
             if "hidden" in self.arms:
-                found += [self._removed(), self._work("")]
-            if "random, no skip" in self.arms:
-                found.append(self._work("random"))
+                found.append(self._removed())
+            found += [self._work(weights) for weights in ("", "random") if set(cells_of(weights)) <= set(self.arms)]
         if self.entropies is not None:
             found.append(self._entropy())
         found += self._bounds()
@@ -201,21 +202,27 @@ class CollapseResult(Result):
 
     def _work(self, weights: str) -> Finding:
         """Which of skip and hidden state keeps tokens apart, by which moves the residual further."""
-        assert self.residual is not None
-        names = CELLS if not weights else ("random", *(f"random, {cell}" for cell in CELLS[1:]))
+        names = cells_of(weights)
         cells = [self.last(name) for name in names]
-        s0, s1, n0, n1 = (max(cell.value, np.finfo(np.float64).tiny) for cell in cells)
+        s0, s1, n0, _ = (max(cell.value, np.finfo(np.float64).tiny) for cell in cells)
         by_skip, by_hidden = abs(np.log10(s0 / n0)), abs(np.log10(s1 / s0))
         skip_works = by_skip > by_hidden
+        gone = [self._gone(name) for name in names[2:]]
         return Finding(
             f"{'With random weights the' if weights else 'The'} {'skip' if skip_works else 'hidden state'} does the "
             f"work: after the last layer the residual is {cells[0]} with the model's skip and {cells[2]} without; the "
-            f"hidden state turns the first into {cells[1]} and the second into {cells[3]} (it "
-            f"{'slows' if n1 > 10 * n0 else 'does not slow'} the collapse that comes without a skip). The skip moves "
-            f"it by {by_skip:.1f} decades, the hidden state beside a skip by {by_hidden:.2f}.",
+            f"hidden state turns the first into {cells[1]} and the second into {cells[3]}. The skip moves it by "
+            f"{by_skip:.1f} decades, the hidden state beside a skip by {by_hidden:.2f}. Without a skip the residual "
+            f"falls below {GONE:g} {gone[0]}, with a hidden state {gone[1]}.",
             "residual-cells-random" if weights else "residual-cells",
             not skip_works,
         )
+
+    def _gone(self, arm: str) -> str:
+        """After which layer nothing is left of the differences between tokens."""
+        assert self.residual is not None
+        below = np.flatnonzero(self.residual[self.at(arm)].mean(axis=0) < GONE)
+        return f"after layer {below[0]}" if len(below) else f"nowhere in {self.n_layers} layers"
 
     def _entropy(self) -> Finding:
         column = self.heads["entropy"]
@@ -313,6 +320,11 @@ class CollapseResult(Result):
 
 
 _CONTROLS = (("shuffled", "with inputs shuffled"), ("random", "with random weights"))
+
+
+def cells_of(weights: str) -> tuple[str, ...]:
+    """The arms that are the four cells of the model ("") or of random weights ("random")."""
+    return CELLS if not weights else ("random", *(f"random, {cell}" for cell in CELLS[1:]))
 
 
 def entropy_column(arm: str) -> str:
