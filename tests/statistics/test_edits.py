@@ -20,7 +20,7 @@ from headscape.statistics.edits import (
     randomise,
     scale,
     scale_spectra,
-    scaling_exception,
+    scaling_law,
     truncate,
 )
 
@@ -192,7 +192,7 @@ def test_plain_multihead_attention_is_edited_too():
     model = hs.wrap_module(layer, example=torch.randn(1, 5, 16))
     parts, _ = parts_of(model)
     assert [p.kind for p in parts][:4] == ["q", "k", "v", "o"]
-    assert scaling_exception(model) == ""
+    assert scaling_law(model).exception == ""
     np.testing.assert_array_equal(read(model, parts[1]), layer.self_attn.in_proj_weight.detach()[16:32].numpy())
 
 
@@ -310,7 +310,8 @@ def test_scaling_on_gpt2_at_its_real_size():
 @pytest.mark.parametrize("name", ZOO)
 def test_exceptions_from_the_law_are_found_by_trying(name):
     model = hs.wrap_module(make(name), tokenizer=Letters())
-    found = scaling_exception(model)
+    error, found = scaling_law(model)
+    assert (error < 1e-5) == (found == "")
     if name in QK_NORM:
         assert found.startswith("QK-norm (q_norm, k_norm)")
         refused = "cannot be scaled: QK-norm .* use hs.scale_scores"

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -22,13 +22,14 @@ if TYPE_CHECKING:
     from headscape.attention.weights import Part
 
 __all__ = [
+    "ScalingLaw",
     "edited",
     "flatten",
     "random_basis",
     "randomise",
     "scale",
     "scale_spectra",
-    "scaling_exception",
+    "scaling_law",
     "truncate",
 ]
 
@@ -160,11 +161,11 @@ def scale_spectra(model: Model, alpha: float, layers: Iterable[int] | None = Non
     ------
     InputError
         If queries and keys are normalised after their maps (QK-norm): the norm undoes any scaling. Where scores change
-        by another law (a softcap, a position bias), see `scaling_exception`.
+        by another law (a softcap, a position bias), see `scaling_law`.
     """
     from headscape.attention.weights import parts_of, select_parts
 
-    exception = scaling_exception(model)
+    exception = scaling_law(model).exception
     if exception.startswith("QK-norm"):
         raise InputError(f"the spectra of {model.source} cannot be scaled: {exception}; use hs.scale_scores instead")
     with _scaled(model, alpha, select_parts(parts_of(model)[0], ("q", "k"), layers)):
@@ -183,11 +184,18 @@ def _scaled(model: Model, alpha: float, parts: Iterable[Part]) -> Iterator[None]
         yield
 
 
-def scaling_exception(model: Model, alpha: float = 2.0) -> str:
-    """Why scores do not become alpha^2 times as large when both spectra are scaled; '' where they do.
+class ScalingLaw(NamedTuple):
+    """How far scores are from alpha^2 times what they were, relative to the largest; and why, '' where they are not."""
 
-    It is tried on a short input, one layer at a time (the first, the middle and the last): layers before the scaled one
-    are untouched, so its input is the same.
+    error: float
+    exception: str
+
+
+def scaling_law(model: Model, alpha: float = 2.0) -> ScalingLaw:
+    """Try whether scores become alpha^2 times as large when both spectra of a layer are scaled.
+
+    On a short input, one layer at a time (the first, the middle and the last): layers before the scaled one are
+    untouched, so its input is the same.
     """
     from headscape.attention.weights import parts_of
 
@@ -197,21 +205,23 @@ def scaling_exception(model: Model, alpha: float = 2.0) -> str:
             maps.setdefault((part.block, part.layer), []).append(part)
     sites = [site for site in model.sites if (site.block, site.layer) in maps]
     if not sites:
-        return "no query and key maps are understood"
+        return ScalingLaw(float("nan"), "no query and key maps are understood")
     before = _scores(model)
+    errors, why = [], ""
     for i in sorted({0, len(sites) // 2, len(sites) - 1}):
         site = sites[i]
         with _scaled(model, alpha, maps[site.block, site.layer]):
             after = _scores(model)[site.name]
         own = before[site.name]
         size = float(np.abs(own).max()) or 1.0
-        if np.abs(after - alpha**2 * own).max() <= EXACT * alpha**2 * size:
+        errors.append(float(np.abs(after - alpha**2 * own).max() / (alpha**2 * size)))
+        if errors[-1] <= EXACT or why:
             continue
+        why = "something is added to the scores or caps them (a softcap or a position bias), and does not scale along"
         if np.abs(after - own).max() <= UNCHANGED * size:
             norms = _norms_in(model.module.get_submodule(site.name))
-            return f"QK-norm ({', '.join(norms) or 'a normalisation of queries and keys'}) undoes any scaling"
-        return "something is added to the scores or caps them (a softcap or a position bias), and does not scale along"
-    return ""
+            why = f"QK-norm ({', '.join(norms) or 'a normalisation of queries and keys'}) undoes any scaling"
+    return ScalingLaw(max(errors), why)
 
 
 def _scores(model: Model) -> dict[str, FloatArray]:
