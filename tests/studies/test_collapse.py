@@ -250,10 +250,10 @@ def test_other_families_are_measured(name, block):
     model, captured = tiny(name, batches=1)
     result = collapse(captured, model=model, block=block)
     assert result.residual.shape == (5, 1, 3) and set(CELLS) < set(result.arms)
-    assert (len(result.bounds) > 0) == (name == "bert" or block == "encoder")
+    assert (len(result.bounds) > 0) == (name in ("bert", "mpnet") or block == "encoder")
     if name == "bert":
         assert result.bounds["keeps_anywhere"].all() and np.isfinite(result.bounds["printed"]).all()
-    if block == "encoder":  # T5 adds positions to its scores and does not divide them: no printed bound
+    if name == "mpnet" or block == "encoder":  # scores that know positions: no printed bound
         assert result.bounds["keeps_anywhere"].all() and result.bounds["printed"].isna().all()
     states = captured.hidden(0, (block or captured.blocks[0]).removesuffix(".cross"))
     np.testing.assert_allclose(result.residual[0, 0], relative_residual(states), rtol=1e-4)

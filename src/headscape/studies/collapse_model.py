@@ -67,7 +67,8 @@ def arms_of(alpha_hidden: float, with_control: bool, with_cells: bool) -> list[A
 
 def in_double(model: Model) -> Model:
     """A copy of a model that computes in float64, as far as its own code lets it (Llama's norms stay in float32)."""
-    return replace(model, module=copy.deepcopy(model.module).double(), dtype="float64")
+    device = "cpu" if model.device.startswith("mps") else model.device  # which has no float64
+    return replace(model, module=copy.deepcopy(model.module).to(device).double(), device=device, dtype="float64")
 
 
 def shuffled(model: Model, sample: Sample, seed: int) -> Sample:
@@ -190,15 +191,20 @@ class _Watch(Tap):
         return None
 
     def probs(self, call: AttentionCall, probs: Tensor) -> Tensor:
-        """Take the entropies, and the bounds of a layer without a mask."""
+        """Take the entropies."""
         site = self.sites.get(id(call.module))
-        if site is None:
-            return probs
-        maps = probs[0].detach().double().cpu().numpy()
-        self.entropies[site.layer] = attention_entropy(maps, present_of(site.mask, maps.shape[1:]))
-        if self.with_bounds:
-            self.seen[site.layer] = self._bounds(call.module, site)
+        if site is not None:
+            maps = probs[0].detach().double().cpu().numpy()
+            self.entropies[site.layer] = attention_entropy(maps, present_of(site.mask, maps.shape[1:]))
         return probs
+
+    def outputs(self, call: AttentionCall, outputs: Tensor) -> Tensor:
+        """The layer is complete, and its values were seen in every family: take its bounds."""
+        site = self.sites.get(id(call.module))
+        if site is not None and self.with_bounds:
+            self.seen[site.layer] = self._bounds(call.module, site)
+            self._values = None
+        return outputs
 
     def _bounds(self, module: nn.Module, site: Site) -> LayerBounds | None:
         entering, scores, masked = self._entering.get(id(module)), self._scores, self._masked
