@@ -358,13 +358,15 @@ class _Study:
         """Embeddings and next tokens."""
         from headscape.studies.gaussian_tokens import embeddings, likely_next, mixtures, one_gram
 
+        if len(ids) < 2:
+            left_out.append("the 1-gram table: there is no other input to count")
         if model.task != "causal-lm":
             left_out.append(f"the model's own next tokens: {model.source} predicts none")
         path = self.folder / "tokens.safetensors"
         if not path.exists():
             arrays, rows = embeddings(table, ids, model.tokenizer, self.seed)
             found = {f"embedding/{name}": array for name, array in arrays.items()}
-            sources = {"1-gram": one_gram(ids, min(len(ids), NEXT_INPUTS))}
+            sources = {"1-gram": one_gram(ids, NEXT_INPUTS)} if len(ids) > 1 else {}
             if model.task == "causal-lm":
                 sources["model"] = likely_next(model, samples[:NEXT_INPUTS])
             for name, likely in sources.items():

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager, nullcontext
+from contextlib import ExitStack, contextmanager, nullcontext, suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -17,7 +17,7 @@ from headscape.attention.intervene import scale_scores
 from headscape.attention.projections import output_projections
 from headscape.attention.samples import Sample
 from headscape.attention.sites import Site, run
-from headscape.attention.tapping import tapped
+from headscape.attention.tapping import tapped, way_of
 from headscape.attention.taps import AttentionCall, Tap
 from headscape.errors import HeadscapeError, InputError
 
@@ -38,8 +38,9 @@ class LayerData:
     `queries` (n_input, n_head, n_token, dim) and `keys` (n_input, n_kv_head, n_token, dim) are as the weights give
     them: before a rotary embedding, behind a norm of queries and keys where the layer has one. `rotations` are the
     matrices (n_token, dim, dim) that the rotary embedding multiplies (row) vectors with by position, None without one.
-    A score is scaling * (q R_i) (k R_j)^T. Where that is not so, `note` says why and the scaling is NaN. Queries and
-    keys are None where a layer does not show them. `probs` and `scores` are (n_input, n_head, n_token, n_token).
+    A score is scaling * (q R_i) (k R_j)^T; where that is not so the scaling is NaN. Queries and keys are None where a
+    layer does not show them. `probs` and `scores` are (n_input, n_head, n_token, n_token), `outputs` are (n_input,
+    n_head, n_token, dim), the probs applied to the values of the head's group. `note` says what is amiss.
     """
 
     layer: int
@@ -68,6 +69,7 @@ class _Watcher(Tap):
         self.sites = {id(modules[site.name]): site for site in sites}
         self.modules = [modules[site.name] for site in sites]
         self.take = take
+        self.intercepted = way_of(model.module, model.attention) == "softmax"
         self._plain: dict[int, tuple[Tensor, Tensor]] = {}
         self._turned: dict[int, tuple[Tensor, Tensor]] = {}
         self._asking = False
@@ -76,14 +78,14 @@ class _Watcher(Tap):
     def ask(self, module: nn.Module, args: Any, kwargs: dict[str, Any]) -> None:
         """Forward pre-hook: call the layer once with rotations by 0, to see what it rotates."""
         turn = kwargs.get("position_embeddings")
-        if not isinstance(turn, tuple) or len(turn) != 2:
+        if self.intercepted or not isinstance(turn, tuple) or len(turn) != 2:
             return
         cos, sin = turn
+        self._turned[id(module)] = (cos, sin)
         self._asking = True
         try:
-            module.forward(*args, **kwargs | {"position_embeddings": (torch.ones_like(cos), torch.zeros_like(sin))})
-        except _SeenError:
-            self._turned[id(module)] = (cos, sin)
+            with suppress(_SeenError):
+                module.forward(*args, **kwargs | {"position_embeddings": (torch.ones_like(cos), torch.zeros_like(sin))})
         finally:
             self._asking = False
 
@@ -107,7 +109,8 @@ class _Watcher(Tap):
         plain, turn = self._plain.pop(key, None), self._turned.pop(key, None)
         if key in self.sites:
             shaped = outputs.reshape(len(kept["probs"]), -1, *outputs.shape[-2:]).transpose(1, 2)
-            self.take(_layer_data(self.sites[key].layer, call.module, kept, shaped, plain, turn))
+            layer = self.sites[key].layer
+            self.take(_layer_data(layer, call.module, kept, shaped, plain, turn, self.intercepted))
         return outputs
 
 
@@ -122,26 +125,42 @@ def _layer_data(
     outputs: Tensor,
     plain: tuple[Tensor, Tensor] | None,
     turn: tuple[Tensor, Tensor] | None,
+    intercepted: bool,
 ) -> LayerData:
     whole = {name: _numpy(kept[name]) for name in ("scores", "probs")} | {"outputs": _numpy(outputs)}
     if "queries" not in kept:
-        note = "the layer does not show its queries and keys"
+        note = "a layer does not show its queries and keys"
         return LayerData(layer, None, None, None, **whole, rotations=None, scaling=float("nan"), note=note)
-    values = _numpy(kept["values"])
-    query, key = kept["queries"].float(), kept["keys"].float()
-    rotations, note = None, ""
-    if plain is not None and turn is not None:
+    query, key, value = (kept[name].float() for name in ("queries", "keys", "values"))
+    notes = []
+    scaling, off = _scaling(query, key, kept["scores"].float(), kept["probs"] > 0)
+    if off > OFF:
+        scaling = float("nan")
+        notes.append("scores are not scaled products of queries and keys: a bias or a cap is added")
+    rotations = None
+    if turn is not None and plain is not None:
         rotations = _rotations(module, *turn, query.shape[-1])
         if rotations is not None and _follows(plain, (query, key), rotations):
             query, key = (part.float() for part in plain)
         else:
-            rotations, note = None, "positions enter in a way of the layer's own; queries and keys are taken behind it"
-    turned = kept["queries"].float(), kept["keys"].float()
-    scaling, off = _scaling(*turned, kept["scores"].float())
-    if off > OFF:
-        scaling, note = float("nan"), "scores are not scaled products of queries and keys: a bias or a cap is added"
-    found = None if rotations is None else _numpy(rotations)
-    return LayerData(layer, _numpy(query), _numpy(key), values, **whole, rotations=found, scaling=scaling, note=note)
+            rotations = None
+    if rotations is None and (turn is not None or intercepted):
+        notes.append("queries and keys are taken as they meet, behind any rotation")
+    mixed = kept["probs"].float() @ value.repeat_interleave(query.shape[1] // value.shape[1], dim=1)
+    values: Array | None = _numpy(value)
+    if not (mixed - outputs).norm() <= OFF * outputs.norm():
+        values = None
+        notes.append("a layer's outputs are not its maps applied to its values")
+    return LayerData(
+        layer,
+        _numpy(query),
+        _numpy(key),
+        values,
+        **whole,
+        rotations=None if rotations is None else _numpy(rotations),
+        scaling=scaling,
+        note="; ".join(notes),
+    )
 
 
 def _rotations(module: nn.Module, cos: Tensor, sin: Tensor, dim: int) -> Tensor | None:
@@ -169,10 +188,14 @@ def _follows(plain: tuple[Tensor, Tensor], turned: tuple[Tensor, Tensor], rotati
     return True
 
 
-def _scaling(query: Tensor, key: Tensor, scores: Tensor) -> tuple[float, float]:
-    """The factor between products of queries with keys and scores, and the relative size of what it leaves."""
+def _scaling(query: Tensor, key: Tensor, scores: Tensor, present: Tensor) -> tuple[float, float]:
+    """The factor between products of queries with keys and scores, and the relative size of what it leaves.
+
+    Of present entries: where softmax is intercepted, scores that the mask forbids are not known.
+    """
     key = key.repeat_interleave(query.shape[1] // key.shape[1], dim=1)
-    products = query @ key.transpose(2, 3)
+    products = (query @ key.transpose(2, 3))[present]
+    scores = scores[present]
     factor = float((products * scores).sum() / (products * products).sum())
     return factor, float((scores - factor * products).norm() / scores.norm())
 

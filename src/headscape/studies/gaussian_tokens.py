@@ -144,13 +144,14 @@ def likely_next(model: Model, samples: Sequence[Sample]) -> list[tuple[Array, Ar
 
 
 def one_gram(ids: Array, n_samples: int) -> list[tuple[Array, Array]]:
-    """The same by counting which token follows which in the other inputs (n_input, n_token); the thesis' table.
+    """The same for the first inputs, by counting which token follows which in all others; the thesis' table.
 
-    A token that does not occur there is followed by their tokens at large. Missing places have probability 0.
+    Ids are (n_input, n_token), of two inputs at least. A token that does not occur there is followed by their tokens at
+    large. Missing places have probability 0.
     """
     out = []
-    for i in range(n_samples):
-        others = np.delete(ids, i, axis=0) if len(ids) > 1 else ids
+    for i in range(min(n_samples, len(ids))):
+        others = np.delete(ids, i, axis=0)
         after: dict[int, Counter[int]] = {}
         for row in others:
             for a, b in zip(row[:-1].tolist(), row[1:].tolist(), strict=True):
