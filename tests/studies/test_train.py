@@ -386,6 +386,7 @@ def test_intervals_are_students():
 def test_wrong_requests(tmp_path, options, message):
     with pytest.raises(InputError, match=message):
         train("gpt", tmp_path / "out", **{"sizes": SIZES} | options)
+    assert not (tmp_path / "out").exists()
 
 
 def test_the_command(text, tmp_path):
@@ -399,5 +400,12 @@ def test_the_command(text, tmp_path):
     assert {row["arm"] for row in json.loads(again.stdout)["arms"]} == {"standard", "hidden", "skip", "both"}
     listed = runner.invoke(app, ["train", "--list"])
     assert "transformer-xl" in listed.output and "16 x 8 x 410" in listed.output
-    assert isinstance(runner.invoke(app, ["train", "gpt"]).exception, InputError)
+    for wrong, said in [
+        ([], "name a run directory"),
+        (["--out", str(tmp_path / "x"), "--rates", "a,b"], "numbers with commas"),
+        (["--out", str(tmp_path / "x"), "--tokenizer", str(tmp_path / "none")], "no tokenizer at"),
+        (["--out", str(tmp_path / "x"), "--init", "one"], "init is one of"),
+    ]:
+        error = runner.invoke(app, ["train", "gpt", *wrong]).exception
+        assert isinstance(error, InputError) and said in str(error)
     assert cli_train.train is not None

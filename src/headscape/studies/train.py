@@ -11,7 +11,7 @@ from joblib import Parallel, delayed
 
 from headscape.errors import HeadscapeError, InputError
 from headscape.hopfield.layer import Init
-from headscape.hopfield.networks import ARMS, NetworkConfig, arm
+from headscape.hopfield.networks import ARMS, NetworkConfig, Transformer, arm
 from headscape.hopfield.presets import Preset, preset
 from headscape.runs import Run
 from headscape.studies.train_data import ImageData, TextData, image_data, text_data
@@ -86,11 +86,13 @@ def train(
         An arm whose loss is not finite at any rate.
     """
     _check(arms, seeds, jobs, threads, evaluations, patience)
+    attention = {a: arm(a, alpha, alpha_hidden, init) for a in arms}
     chosen = preset(name)
     network = replace(chosen.network, **dict(sizes or {}))
     data = _data(network, text, images, tokenizer, tokenizer_name)
     network = replace(network, outputs=data.classes if isinstance(data, ImageData) else data.vocabulary)
     plan = _plan(chosen, network, steps, batch, evaluations, patience)
+    Transformer(replace(network, outputs=1, layers=1))  # sizes that do not fit are said before anything is written
     tried = tuple(chosen.rates if rates is None else rates)
     if not tried or not all(0 < rate < 1 for rate in tried):
         raise InputError(f"learning rates lie between 0 and 1, not {', '.join(map(str, tried)) or 'none'}")
@@ -106,7 +108,6 @@ def train(
     run = Run.create(out, config=settings, inputs=data.about)
     study = _Study(plan, data, run.path / "train", jobs, threads)
     first, others = random_state, [random_state + k for k in range(1, seeds)]
-    attention = {a: arm(a, alpha, alpha_hidden, init) for a in arms}
     steps_done = Steps(progress, len(arms) * (len(tried) + len(others)) * evaluations)
     say(f"{len(arms) * (len(tried) + len(others))} runs of {plan.steps} steps, kept in {study.folder}")
     logs = study.run([Trial(a, attention[a], rate, first) for a in arms for rate in tried], steps_done)
@@ -122,8 +123,6 @@ def train(
 def _check(arms: Sequence[str], seeds: int, jobs: int, threads: int, evaluations: int, patience: int) -> None:
     if not arms:
         raise InputError(f"no arms given; there are {', '.join(ARMS)}")
-    for a in arms:
-        arm(a)
     counts = {"seeds": seeds, "jobs": jobs, "threads": threads, "evaluations": evaluations}
     for name, value in counts.items():
         if value < 1:
