@@ -440,6 +440,8 @@ def test_findings_follow_from_the_table(llama):
     assert f"in {near.mean():.0%} of heads" in by_figure["score-kurtosis"].text
     off = np.sqrt(frame["variance_joint"] / frame["variance"]) - 1
     assert by_figure["score-sd"].holds == ((off.abs() <= 0.1).mean() >= 0.9)
+    assert ("were shrunk" in by_figure["score-sd"].text) == (frame["score_shrinkage"].max() > 0)
+    assert "were shrunk" in by_figure["information"].text  # 5 x 31 pairs in 64 dimensions
     assert by_figure["rank"].holds == ((frame["rank90"] <= np.log(48)).mean() >= 0.9)
     size = median_interval(frame["cosine_partial"].abs())
     assert by_figure["cosine"].holds == (True if size.high < 0.1 else False if size.low >= 0.1 else None)
@@ -530,3 +532,20 @@ def test_the_study_on_images(tmp_path, load):
     assert result.has("variance") and not result.has("cosine_partial")
     assert "not text" in result.findings()[-1].text
     assert GaussianResult.load(tmp_path / "run" / "gaussian").n_token == 50
+
+
+def test_the_command(tmp_path):
+    from typer.testing import CliRunner
+
+    import headscape.cli.gaussian  # noqa: F401 - registers the command
+    from headscape.cli.shared import app
+
+    probs = np.random.default_rng(0).dirichlet(np.ones(16), size=(2, 3, 16))
+    np.save(tmp_path / "probs.npy", probs)
+    hs.import_array(tmp_path / "probs.npy", tmp_path / "run", layout="batch,head,query,key", mask="full")
+    asked = CliRunner().invoke(app, ["gaussian", str(tmp_path / "run"), "-q"])
+    assert asked.exit_code == 0 and "singular values for 90 %" in " ".join(asked.output.split())
+    parsed = json.loads(CliRunner().invoke(app, ["gaussian", str(tmp_path / "run"), "--json", "-q"]).output)
+    assert len(parsed["heads"]) == 3 and parsed["findings"]
+    refused = CliRunner().invoke(app, ["gaussian", str(tmp_path / "run"), "--random-weights"])
+    assert isinstance(refused.exception, hs.InputError) and "was imported" in str(refused.exception)

@@ -126,7 +126,6 @@ def _self(r: GaussianResult) -> FigureSpec:
             "x": frame["mean"].to_numpy(),
             "y": frame["self_mean"].to_numpy(),
             "names": _names(frame),
-            "group": [f"layer {n}" for n in frame["layer"]] if frame["layer"].nunique() <= 8 else None,
         },
         "Each point is a head: its mean score over all pairs, and over pairs of a token with itself. Above the "
         "diagonal self-pairings are raised, as tr(C S) > 0 would have it.",
@@ -269,8 +268,7 @@ def _depth(r: GaussianResult, part: int) -> FigureSpec:
             elif "no skip" in name:
                 line["dash"] = "dash"
             series.append(line)
-    order = ["trained", "alpha = 2", "alpha = 1/2", "no skip", "no skip, alpha = 2", "no skip, alpha = 1/2"]
-    series.sort(key=lambda line: order.index(line["name"]) if line["name"] in order else len(order))
+    series.sort(key=_version)
     what = "Cosine of two tokens" if part else "Spread of tokens"
     return FigureSpec(
         "mixture" if part else "mixture-spread",
@@ -278,8 +276,8 @@ def _depth(r: GaussianResult, part: int) -> FigureSpec:
         "lines",
         {"series": series},
         ("Mean cosine of different tokens of an input; 1 when they are one. " if part else "||X - mean|| / ||X||. ")
-        + "Dashed: attention alone, without skip connections and feed-forward parts; dotted: random weights; alpha "
-        "scales Wq and Wk, so that scores are multiplied by alpha^2.",
+        + "'No skip' is attention alone, without skip connections and feed-forward parts; alpha scales Wq and Wk, so "
+        "that scores are multiplied by alpha^2.",
         "The first token is left out. Means over a few inputs.",
         f"Lines of {what.lower()} by depth for versions of the model.",
         x_label="depth (layers passed)",
@@ -288,12 +286,18 @@ def _depth(r: GaussianResult, part: int) -> FigureSpec:
     )
 
 
+def _version(line: Mapping[str, Any]) -> int:
+    order = ["trained", "alpha = 2", "alpha = 1/2", "no skip", "no skip, alpha = 2", "no skip, alpha = 1/2"]
+    return order.index(line["name"]) if line["name"] in order else len(order)
+
+
 def _positions(r: GaussianResult) -> FigureSpec:
     series = [
         {"name": key.removeprefix("position/"), "x": np.arange(len(share)), "y": share}
         for key, share in r.arrays.items()
         if key.startswith("position/") and np.isfinite(share).all() and "alpha" not in key
     ]
+    series.sort(key=_version)
     return FigureSpec(
         "positions",
         "Variance of tokens that position explains",
@@ -318,7 +322,7 @@ def _rank(r: GaussianResult) -> FigureSpec:
         "Singular values for 90 % of a map",
         "lines",
         {"series": series},
-        "Mean over the heads of a layer with 95 % intervals; dotted is log n.",
+        "Mean over the heads of a layer with 95 % intervals, beside log n.",
         "A map that looks at one key for every query needs few, one that looks at each token's neighbour needs nearly "
         "all.",
         "Lines of the number of singular values by layer beside log n.",

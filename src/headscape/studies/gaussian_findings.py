@@ -6,8 +6,10 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import numpy as np
+import numpy.typing as npt
 
 from headscape.results import Finding, Interval, bootstrap
+from headscape.statistics.gaussian import SAMPLES_PER_DIMENSION
 from headscape.studies.gaussian_result import median_interval, self_ratio
 
 if TYPE_CHECKING:
@@ -68,9 +70,21 @@ def _scores(r: GaussianResult) -> Finding:
         f"give {sd['independent']} of the measured sd and a mean off by "
         f"{median_interval(off['independent']['mean'].abs())} sd; a joint Gaussian for every distance gives "
         f"{sd['joint']} of the sd (its mean is an identity). Within {CLOSE:.0%} are {share['independent']:.0%} and "
-        f"{share['joint']:.0%} of heads.",
+        f"{share['joint']:.0%} of heads.{_shrunk(r.heads['score_shrinkage'])}",
         "score-sd",
         share["joint"] >= NEARLY_ALL,
+    )
+
+
+def _shrunk(shrinkage: npt.ArrayLike) -> str:
+    """Say so where there were too few samples for a covariance."""
+    x = np.asarray(shrinkage, dtype=float)
+    x = x[np.isfinite(x) & (x > 0)]
+    if not len(x):
+        return ""
+    return (
+        f" With fewer than {SAMPLES_PER_DIMENSION} samples to a dimension, covariances were shrunk (Ledoit-Wolf, up to "
+        f"{x.max():.2g})."
     )
 
 
@@ -114,7 +128,7 @@ def _distance(r: GaussianResult) -> Finding:
         f"{excess[0, 0]:.2f} nats at {near} to {excess[0, -1]:.2f} at {far}, half-way through the layers from "
         f"{excess[depth // 2, 0]:.2f} to {excess[depth // 2, -1]:.2f} (beyond shuffled pairs, in "
         f"{kept.min():.0%} to {kept.max():.0%} of the variance); at {far} it is still above chance at {still.sum()} "
-        "depths."
+        f"depths.{_shrunk(r.information[:, :, 3])}"
     )
     return Finding(text, "information", float(falls.mean()) >= NEARLY_ALL)
 
@@ -169,7 +183,8 @@ def _after(r: GaussianResult) -> Finding:
         )
     return Finding(
         f"Attention changes entropy by {median_interval(entropy)} nats and the information of neighbours by {change} "
-        f"nats (medians over heads; up in {more:.0%}): it is {'not preserved' if changed else 'not clearly changed'}."
+        f"nats (medians over heads, in {r.heads['variance_kept'].median():.0%} of the variance of the values; up in "
+        f"{more:.0%}): it is {'not preserved' if changed else 'not clearly changed'}."
         f"{fixed}",
         "after",
         changed,
