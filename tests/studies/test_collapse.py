@@ -134,10 +134,13 @@ def test_the_findings_follow_from_the_tables(vit):
     texts = {f.figure: f for f in vit.findings()}
     last = vit.residual[:, :, -1].mean(axis=1)
     collapsed = texts["residual"]
-    assert collapsed.text.startswith("Tokens do not collapse") and collapsed.holds is False and last[0] > 0.01
+    assert collapsed.text.startswith("Rank collapse is not seen") and collapsed.holds is False and last[0] > 0.01
     work = texts["residual-cells"]
     by_skip = math.log10(last[0] / last[vit.at("no skip")])
-    assert work.text.startswith("The skip does the work") and f"by {by_skip:.1f} decades" in work.text
+    assert (
+        work.text.startswith("The skip does the work, not the hidden state")
+        and f"by {by_skip:.1f} decades" in work.text
+    )
     assert "With random weights the skip does the work" in texts["residual-cells-random"].text
     modes = [s.mode for s in vit.alike("standard")[1:]]
     assert f"in {sum(m > 0.98 for m in modes)} of 6 layers" in texts["similarity"].text
@@ -145,7 +148,7 @@ def test_the_findings_follow_from_the_tables(vit):
     turned = vit.residual.copy()
     turned[0] = turned[vit.at("no skip")]
     other = CollapseResult(**{**vars(vit), "residual": turned})
-    assert other.findings()[0].holds and other.findings()[0].text.startswith("Tokens collapse")
+    assert other.findings()[0].holds and other.findings()[0].text.startswith("Rank collapse is seen")
     assert "hidden state does the work" in {f.figure: f.text for f in other.findings()}["residual-cells"]
 
 
@@ -397,7 +400,7 @@ def test_the_command_prints_tables_and_findings(vit_run, tmp_path):
     assert done.exit_code == 0, done.exception
     facts = json.loads(done.stdout)
     assert [row["arm"] for row in facts["arms"]] == ["standard", "shuffled"] and len(facts["heads"]) == 36
-    assert len(facts["layers"]) == 2 * 7 and "collapse to one" in facts["findings"][0]["text"]
+    assert len(facts["layers"]) == 2 * 7 and "Rank collapse" in facts["findings"][0]["text"]
     done = command("--table1", "--seeds", 1, "--depth", 2, "--out", tmp_path / "t", "-q")
     assert done.exit_code == 0, done.exception
     assert "printed" in done.stdout and "0.489" in done.stdout and "0.88" in done.stdout

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -107,11 +106,12 @@ def _chosen(n: int) -> list[int]:
     return sorted({round(float(k)) for k in np.linspace(0, n - 1, min(n, SHOWN))})
 
 
-def _violins(counts: Array, left: int, right: int | None, labels: Sequence[str]) -> dict[str, Any]:
+def _violins(counts: Array, left: int, right: int | None) -> dict[str, Any]:
+    """Histograms (n_arm, n_layer, n_bin) of one arm, or of two side by side, as violins by layer."""
     groups = []
     for k in _chosen(counts.shape[1]):
         sides = [(left, "both" if right is None else "left"), *([] if right is None else [(right, "right")])]
-        groups += [{"name": labels[k], "values": points_of(counts[a, k]), "side": side} for a, side in sides]
+        groups += [{"name": f"L{k}", "values": points_of(counts[a, k]), "side": side} for a, side in sides]
     return {"groups": groups}
 
 
@@ -123,7 +123,7 @@ def _similarity(r: CollapseResult) -> FigureSpec:
         "similarity",
         f"Similarity of tokens{beside}",
         "violins",
-        _violins(r.similarity, 0, r.at(control) if control else None, [str(k) for k in range(r.similarity.shape[1])]),
+        _violins(r.similarity, 0, r.at(control) if control else None),
         "Cosines of all pairs of tokens, by layer (0 is before the first). A bulge at 1 is a population of tokens that "
         "are all alike: partial rank collapse.",
         "The same word twice is alike from the start; the figure of shares counts different words apart."
@@ -142,7 +142,7 @@ def _hopfield(r: CollapseResult) -> FigureSpec:
         "similarity-hopfield",
         "Similarity of tokens: model (left), Hopfield (right)",
         "violins",
-        _violins(r.similarity, 0, r.at("hidden"), [str(k) for k in range(r.similarity.shape[1])]),
+        _violins(r.similarity, 0, r.at("hidden")),
         f"Right, scores are averaged along depth (a' = {r.settings['alpha_hidden']:g}), with the model's own skip.",
         "The weights are those of the model without a hidden state; training with one is another matter (headscape "
         "train).",
@@ -223,7 +223,7 @@ def _entropy(r: CollapseResult) -> FigureSpec:
         "entropy-layers",
         f"Entropy of attention rows{beside[other] if other else ''}",
         "violins",
-        _violins(r.entropies, 0, r.at(other) if other else None, [str(k) for k in range(r.entropies.shape[1])]),
+        _violins(r.entropies, 0, r.at(other) if other else None),
         "All rows of all heads of a layer, over the largest possible entropy; the first row of causal attention is "
         "left out.",
         "Rows of one head are not independent of each other.",

@@ -155,7 +155,7 @@ class CollapseResult(Result):
             if arm in self.arms
         ]
         return Finding(
-            f"Tokens {'collapse' if collapsed else 'do not collapse'} to one: the relative residual goes from "
+            f"Rank collapse is {'seen' if collapsed else 'not seen'}: the relative residual of the tokens goes from "
             f"{start:.2g} before the first layer to {end} after the last (collapsed is below {COLLAPSED:g})"
             + (f"; {', '.join(beside)}" if beside else "")
             + f". The effective rank goes from {self.rank[0, :, 0].mean():.3g} to {self.rank[0, :, -1].mean():.3g}.",
@@ -209,11 +209,13 @@ class CollapseResult(Result):
         skip_works = by_skip > by_hidden
         gone = [self._gone(name) for name in names[2:]]
         return Finding(
-            f"{'With random weights the' if weights else 'The'} {'skip' if skip_works else 'hidden state'} does the "
-            f"work: after the last layer the residual is {cells[0]} with the model's skip and {cells[2]} without; the "
-            f"hidden state turns the first into {cells[1]} and the second into {cells[3]}. The skip moves it by "
-            f"{by_skip:.1f} decades, the hidden state beside a skip by {by_hidden:.2f}. Without a skip the residual "
-            f"falls below {GONE:g} {gone[0]}, with a hidden state {gone[1]}.",
+            f"{'With random weights the' if weights else 'The'} "
+            + ("skip does the work, not the hidden state" if skip_works else "hidden state does the work, not the skip")
+            + " (the paper credits the hidden state): after the last layer the residual is "
+            f"{cells[0]} with the model's skip and {cells[2]} without; the hidden state turns the first into "
+            f"{cells[1]} and the second into {cells[3]}. The skip moves it by {by_skip:.1f} decades, the hidden "
+            f"state beside a skip by {by_hidden:.2f}. Without a skip the residual falls below {GONE:g} {gone[0]}, "
+            f"with a hidden state {gone[1]}.",
             "residual-cells-random" if weights else "residual-cells",
             not skip_works,
         )

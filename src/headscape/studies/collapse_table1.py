@@ -142,7 +142,11 @@ class Table1Result(Result):
             answer = "The skip does the work, not the hidden state"
         elif max(by_skip) < min(by_hidden):
             answer = "The hidden state does the work, not the skip"
-        return Finding(f"{answer}: at depth {depth}, {'; '.join(texts)}.", "cells-0", "not the skip" in answer)
+        return Finding(
+            f"{answer} (the paper credits the hidden state): at depth {depth}, {'; '.join(texts)}.",
+            "cells-0",
+            "not the skip" in answer,
+        )
 
     def _alone(self) -> Finding:
         none0, none1 = self.cells[:2]
@@ -190,8 +194,8 @@ class Table1Result(Result):
         printed = (real["printed"] / real["measured"]).median()
         among = f" and is {(met['repaired'] / met['measured']).median():.2g} times what is measured" if len(met) else ""
         return Finding(
-            f"Of the {len(real)} layers above round-off (first image and seed, all cells) D is at most {CONDITION:.3f} "
-            f"in {len(met)}; the repaired bound holds in all but {broken}{among}, at the median. The printed one is "
+            f"Of the {len(real)} layers that leave more than round-off (first image and seed, all cells) D is at most "
+            f"{CONDITION:.3f} in {len(met)}; the repaired bound holds in all but {broken}{among}, at the median. The printed one is "
             f"{printed:.1g} times the measured value and is exceeded in {int((~real['keeps_printed']).sum())}.",
             "bounds-0",
             broken == 0,
