@@ -233,20 +233,27 @@ def test_planted_difference_is_separated_and_planted_sameness_is_not(compared):
 
 def test_yardstick_knows_other_batches_and_other_input(compared):
     result, _ = compared
-    found = result.yardsticks("net-one", "geometry")
-    assert set(found) == {BATCHES, INPUT, HEADS}
-    assert 0 < found[BATCHES].low <= found[BATCHES].value <= found[BATCHES].high
-    assert found[INPUT].value < 2 * found[BATCHES].value
-    assert found[HEADS].value > 2 * found[INPUT].value  # other heads are further than other input
-    assert set(result.yardsticks("net-two", "geometry")) == {BATCHES, HEADS}
+    one, two = (result.yardsticks(network, "geometry") for network in ("net-one", "net-two"))
+    assert set(one) == {BATCHES, INPUT, HEADS} and set(two) == {BATCHES, HEADS}
+    assert 0 < one[BATCHES].low <= one[BATCHES].value <= one[BATCHES].high
+    assert one[INPUT].value < 2 * one[BATCHES].value
+    assert one[HEADS].value > 2 * one[INPUT].value  # other heads are further than other input
     distance = next(d for d in result.by("geometry") if (d.a, d.b) == ("net-one", "net-two"))
-    assert distance.same.high == max(
-        found[kind].high
-        for net in ("net-one", "net-two")
-        for kind, found in [
-            (k, result.yardsticks(net, "geometry")) for k in (BATCHES, INPUT) if k in result.yardsticks(net, "geometry")
-        ]
-    )
+    assert distance.same.high == max(one[BATCHES].high, one[INPUT].high, two[BATCHES].high)
+    assert distance.heads.high == max(one[HEADS].high, two[HEADS].high)
+
+
+def test_what_cannot_be_measured_is_left_out_and_said(tmp_path):
+    flat = make_run(tmp_path / "flat", attention_of(1, 0, n_batch=4, n_layer=1))
+    thin = make_run(tmp_path / "thin", attention_of(2, 1, n_batch=4, n_layer=4, n_head=1))
+    result = compare([flat, thin], draws=20)
+    assert "depth" not in result.together_of and "geometry" in result.together_of  # flat has one layer
+    (depth,) = result.by("depth")
+    assert np.isnan(depth.apart.value) and not depth.separated
+    assert np.isfinite(result.by(ALL)[0].apart.value)
+    assert np.isnan(result.by("geometry")[0].heads.high)  # no layer of thin can be halved
+    assert any("a layer has one head" in finding.text for finding in result.findings())
+    assert all(figure.data for figure in result.figures())
 
 
 def test_findings_follow_the_table(compared):

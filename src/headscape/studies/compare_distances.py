@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from importlib import import_module
 from typing import Any, NamedTuple
 
@@ -34,6 +33,8 @@ that the organize study keeps, the constant not counted."""
 COOLING = (0.3, 0.2, 0.1, 0.07, 0.05, 0.03, 0.02)
 """Entropic regularisations in the order of the annealed start, in units of the squared median distance. On the bundled
 models it ends at or below the best of 100 random starts in five pairs of six."""
+COOLING_STEPS, SCALINGS = 40, 60
+"""Steps at each regularisation, and Sinkhorn scalings in each; half as many leave distances up to 2 % larger."""
 
 
 class Match(NamedTuple):
@@ -133,29 +134,34 @@ def match_geometries(A: FloatArray, B: FloatArray) -> Match:
 
 
 def _annealed(A: FloatArray, B: FloatArray) -> FloatArray:
-    """Coupling of the entropic problem, cooled down: fewer poor minima than any single start."""
+    """Coupling of the entropic problem, cooled down: fewer poor minima than any single start.
+
+    Each step is the Sinkhorn coupling for the gradient at the last one (Peyre, Cuturi, Solomon, 2016); a rough one is
+    good enough, since only a start is wanted.
+    """
     p, q = _weights(len(A)), _weights(len(B))
+    fixed = ((A**2) @ p)[:, None] + (B**2) @ q
     coupling = np.outer(p, q)
     for epsilon in COOLING:
-        with warnings.catch_warnings(), np.errstate(all="ignore"):
-            warnings.simplefilter("ignore")  # a Sinkhorn that stops early is good enough for a start
-            found = _pot().gromov.entropic_gromov_wasserstein(
-                A,
-                B,
-                p,
-                q,
-                "square_loss",
-                epsilon=epsilon,
-                symmetric=True,
-                G0=coupling,
-                max_iter=20,
-                tol=1e-5,
-                numItermax=50,
-            )
-        if not np.isfinite(found).all():
-            break
-        coupling = _onto_marginals(np.asarray(found, dtype=np.float64), p, q)
+        for _ in range(COOLING_STEPS):
+            gradient = 2 * (fixed - 2 * A @ coupling @ B)
+            found = _onto_marginals(_sinkhorn(gradient / epsilon, p, q), p, q)
+            moved = np.abs(found - coupling).sum()
+            coupling = found
+            if moved < 1e-4:
+                break
     return coupling
+
+
+def _sinkhorn(cost: FloatArray, p: FloatArray, q: FloatArray) -> FloatArray:
+    """Scale exp(-cost) towards the marginals p and q, a few times over."""
+    tiny = np.finfo(float).tiny
+    K = np.exp(cost.min(axis=1, keepdims=True) - cost)  # a factor a row changes nothing but overflow
+    v = np.ones_like(q)
+    for _ in range(SCALINGS):
+        u = p / np.maximum(K @ v, tiny)
+        v = q / np.maximum(u @ K, tiny)
+    return np.asarray(u[:, None] * K * v)
 
 
 def _onto_marginals(T: FloatArray, p: FloatArray, q: FloatArray) -> FloatArray:

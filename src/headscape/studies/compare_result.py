@@ -55,6 +55,12 @@ def interval(draws: npt.ArrayLike) -> Interval:
     return Interval(float(x.mean()), float(low), float(high))
 
 
+def _largest(found: Sequence[Interval]) -> Interval:
+    """The interval that reaches highest; unknown when one of them is."""
+    unknown = [one for one in found if not np.isfinite(one.high)]
+    return unknown[0] if unknown else max(found, key=lambda one: one.high)
+
+
 class Distance(NamedTuple):
     """Two networks by one measure: how far apart, beside the larger yardstick of the two."""
 
@@ -173,8 +179,8 @@ class CompareResult(Result):
             b,
             measure,
             interval(self._pooled(measure, a, b, own=False)),
-            max(same, key=lambda found: found.high),
-            max(heads, key=lambda found: found.high),
+            _largest(same),
+            _largest(heads),
             interval(shuffled),
         )
 
