@@ -192,11 +192,12 @@ class Table1Result(Result):
         met = real[real["spread"] <= CONDITION]
         broken = int((~met["keeps_repaired"]).sum()) + int((~real["keeps_anywhere"]).sum())
         printed = (real["printed"] / real["measured"]).median()
+        beyond = int((~real["keeps_printed"]).sum())
         among = f" and is {(met['repaired'] / met['measured']).median():.2g} times what is measured" if len(met) else ""
         return Finding(
             f"Of the {len(real)} layers that leave more than round-off (first image and seed, all cells) D is at most "
             f"{CONDITION:.3f} in {len(met)}; the repaired bound holds in all but {broken}{among}, at the median. The "
-            f"printed one is {printed:.1g} times the measured value and is exceeded in {int((~real['keeps_printed']).sum())}.",
+            f"printed one is {printed:.1g} times the measured value and is exceeded in {beyond}.",
             "bounds-0",
             broken == 0,
         )
