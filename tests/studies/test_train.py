@@ -248,6 +248,19 @@ def test_it_goes_on_and_takes_more_seeds_but_no_other_settings(done, text):
         train("gpt", out, text=text, sizes=SIZES, alpha_hidden=0.7, **QUICK)
 
 
+def test_finalists_are_judged_by_the_mean_over_seeds(done, text, tmp_path):
+    _, result, _ = done
+    arms = ["standard", "skip"]
+    found = train("gpt", tmp_path / "two", text=text, sizes=SIZES, arms=arms, finalists=2, **QUICK)
+    assert len(found.trials) == 2 * 2 * 2  # every rate with every seed
+    for name in arms:
+        rows = found.trials[found.trials["arm"] == name]
+        mean = rows.groupby("rate")["valid_loss"].mean()
+        assert set(rows.loc[rows["chosen"], "rate"]) == {mean.idxmin()} and len(found.scores(name)) == 2
+    shared = found.trials.merge(result.trials, on=["arm", "rate", "seed"])
+    assert len(shared) >= 6 and (shared["score_x"] == shared["score_y"]).all()
+
+
 def test_jobs_change_nothing(done, text, tmp_path):
     _, result, _ = done
     both = train("gpt", tmp_path / "jobs", text=text, sizes=SIZES, jobs=2, arms=["both"], **QUICK)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -36,6 +37,7 @@ def train(
     arms: Sequence[str] = tuple(ARMS),
     seeds: int = 3,
     rates: Sequence[float] | None = None,
+    finalists: int = 1,
     steps: int | None = None,
     batch: int | None = None,
     sizes: Mapping[str, Any] | None = None,
@@ -52,9 +54,10 @@ def train(
 ) -> TrainResult:
     """Train a network with each kind of attention and compare them on a test part that nothing was chosen on.
 
-    For each arm, every learning rate is tried with the first seed and the one of the lowest validation loss is taken;
-    the other seeds are run with it. A seed means the same first weights and the same batches in every arm, so arms are
-    compared within seeds. The weights judged are those of the best validation loss of a run.
+    For each arm, every learning rate is tried with the first seed; the `finalists` of lowest validation loss are run
+    with the other seeds too, and the one whose mean validation loss over the seeds is lowest is taken. A seed means the
+    same first weights and the same batches in every arm, so arms are compared within seeds. The weights judged are
+    those of the best validation loss of a run.
 
     Parameters
     ----------
@@ -69,6 +72,9 @@ def train(
         Anything with encode and a length; None reads bytes. The vocabulary of the network follows it.
     arms
         Of standard, hidden, skip, both.
+    finalists
+        How many rates of an arm are run with all seeds. One is cheap; with two, a rate that did well once by luck does
+        not win.
     sizes
         Changes to the preset's network: layers, heads, dim, tokens, ...
     alpha, alpha_hidden, init
@@ -85,7 +91,7 @@ def train(
     HeadscapeError
         An arm whose loss is not finite at any rate.
     """
-    _check(arms, seeds, jobs, threads, evaluations, patience)
+    _check(arms, seeds, jobs, threads, evaluations, patience, finalists)
     attention = {a: arm(a, alpha, alpha_hidden, init) for a in arms}
     chosen = preset(name)
     network = replace(chosen.network, **dict(sizes or {}))
@@ -108,22 +114,30 @@ def train(
     run = Run.create(out, config=settings, inputs=data.about)
     study = _Study(plan, data, run.path / "train", jobs, threads)
     first, others = random_state, [random_state + k for k in range(1, seeds)]
-    steps_done = Steps(progress, len(arms) * (len(tried) + len(others)) * evaluations)
-    say(f"{len(arms) * (len(tried) + len(others))} runs of {plan.steps} steps, kept in {study.folder}")
+    kept = min(finalists, len(tried))
+    n_runs = len(arms) * (len(tried) + kept * len(others))
+    steps_done = Steps(progress, n_runs * evaluations)
+    say(f"{n_runs} runs of {plan.steps} steps, kept in {study.folder}")
     logs = study.run([Trial(a, attention[a], rate, first) for a in arms for rate in tried], steps_done)
-    best = {a: _best([log for log in logs if log["trial"]["arm"] == a]) for a in arms}
+    final = {a: _ranked(logs, a)[:kept] for a in arms}
+    final_trials = [Trial(a, attention[a], rate, seed) for a in arms for rate in final[a] for seed in others]
+    logs += study.run(final_trials, steps_done)
+    best = {a: _ranked([log for log in logs if log["trial"]["rate"] in final[a]], a)[0] for a in arms}
     say("learning rates: " + ", ".join(f"{a} {rate:g}" for a, rate in best.items()))
-    logs += study.run([Trial(a, attention[a], best[a], seed) for a in arms for seed in others], steps_done)
     about = data.about | ({} if isinstance(data, ImageData) else {"bytes_a_token": data.bytes_a_token})
-    result = TrainResult.of_logs(logs, best, settings | {"rates": list(tried), "seeds": [first, *others]}, about)
+    result = TrainResult.of_logs(
+        logs, best, settings | {"rates": list(tried), "seeds": [first, *others], "finalists": kept}, about
+    )
     result.save(study.folder)
     return result
 
 
-def _check(arms: Sequence[str], seeds: int, jobs: int, threads: int, evaluations: int, patience: int) -> None:
+def _check(
+    arms: Sequence[str], seeds: int, jobs: int, threads: int, evaluations: int, patience: int, finalists: int
+) -> None:
     if not arms:
         raise InputError(f"no arms given; there are {', '.join(ARMS)}")
-    counts = {"seeds": seeds, "jobs": jobs, "threads": threads, "evaluations": evaluations}
+    counts = {"seeds": seeds, "jobs": jobs, "threads": threads, "evaluations": evaluations, "finalists": finalists}
     for name, value in counts.items():
         if value < 1:
             raise InputError(f"{name} must be at least 1, not {value}")
@@ -205,9 +219,15 @@ def _quietly(plan: Plan, data: TextData | ImageData, trial: Trial, folder: Path,
     return run_trial(plan, data, trial, folder, threads, lambda: None)
 
 
-def _best(logs: list[dict[str, Any]]) -> float:
-    """The learning rate of the lowest validation loss."""
-    fine = [log for log in logs if not log["diverged"]]
+def _ranked(logs: Sequence[Mapping[str, Any]], arm: str) -> list[float]:
+    """Learning rates of an arm by mean validation loss over the seeds run, lowest first; diverged ones left out."""
+    losses: dict[float, list[float]] = {}
+    for log in logs:
+        if log["trial"]["arm"] == arm:
+            loss = math.inf if log["diverged"] else float(log["valid"]["loss"])
+            losses.setdefault(float(log["trial"]["rate"]), []).append(loss)
+    means = {rate: sum(values) / len(values) for rate, values in losses.items()}
+    fine = [rate for rate in sorted(means, key=lambda rate: (means[rate], rate)) if math.isfinite(means[rate])]
     if not fine:
-        raise HeadscapeError(f"arm {logs[0]['trial']['arm']}: no loss stayed finite; take smaller learning rates")
-    return float(min(fine, key=lambda log: float(log["valid"]["loss"]))["trial"]["rate"])
+        raise HeadscapeError(f"arm {arm}: no loss stayed finite; take smaller learning rates")
+    return fine
