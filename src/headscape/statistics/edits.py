@@ -35,8 +35,8 @@ __all__ = [
 
 FloatArray = npt.NDArray[np.float64]
 Edit = Callable[[FloatArray], npt.ArrayLike]
-EXACT = 1e-4
-"""Relative difference up to which scores count as multiplied exactly; float32 leaves some 1e-6."""
+EXACT = {"float32": 1e-5, "bfloat16": 5e-2, "float16": 1e-2}
+"""Relative difference up to which scores count as multiplied exactly, by the type of the weights."""
 UNCHANGED = 1e-2
 """The same for scores that stay as they were; the small number that a norm adds to its root shows."""
 
@@ -191,11 +191,11 @@ class ScalingLaw(NamedTuple):
     exception: str
 
 
-def scaling_law(model: Model, alpha: float = 2.0) -> ScalingLaw:
+def scaling_law(model: Model, alpha: float = 1.3) -> ScalingLaw:
     """Try whether scores become alpha^2 times as large when both spectra of a layer are scaled.
 
     On a short input, one layer at a time (the first, the middle and the last): layers before the scaled one are
-    untouched, so its input is the same.
+    untouched, so its input is the same. (By a power of two numbers would scale without any rounding.)
     """
     from headscape.attention.weights import parts_of
 
@@ -215,7 +215,7 @@ def scaling_law(model: Model, alpha: float = 2.0) -> ScalingLaw:
         own = before[site.name]
         size = float(np.abs(own).max()) or 1.0
         errors.append(float(np.abs(after - alpha**2 * own).max() / (alpha**2 * size)))
-        if errors[-1] <= EXACT or why:
+        if errors[-1] <= EXACT.get(model.dtype, 1e-5) or why:
             continue
         why = "something is added to the scores or caps them (a softcap or a position bias), and does not scale along"
         if np.abs(after - own).max() <= UNCHANGED * size:

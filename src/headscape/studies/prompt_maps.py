@@ -64,24 +64,34 @@ def uniform_map(n: int) -> Array:
     return np.asarray(np.tri(n) / np.arange(1, n + 1)[:, None])
 
 
-def distance_map(attention: npt.ArrayLike) -> Array:
-    """The map that knows distances alone: what is left when content is averaged away, (n, n).
+def distance_map(attention: npt.ArrayLike, n_iter: int = 200) -> Array:
+    r"""The map that knows distances alone: what is left of a map (n, n) when content is averaged away.
 
-    Weights are the means over all queries at each distance, rows are renormalised, and the first column, where
-    attention rests, is kept as it is.
+    It is the likeliest of the form
+
+    .. math:: T_{ij} = (1 - A_{i0})\, w_{i-j} / \sum_{0 < l \le i} w_{i-l}, \quad j > 0
+
+    with the first column, where attention rests, kept as it is. The weights w of distances are found by iterative
+    scaling: each so that its distance gets the mass it has in A. A map that is of this form is found again, even
+    attention too.
     """
     A = np.asarray(attention, dtype=np.float64)
     n = len(A)
-    profile = np.zeros(n)
-    for d in range(n - 1):  # the first entry of a diagonal lies in the first column
-        profile[d] = np.diagonal(A, -d)[1:].mean()
+    mass = 1 - A[1:, 0]
+    seen = np.array([np.diagonal(A, -d)[1:].sum() for d in range(n - 1)])  # the first entry is in the first column
+    w = np.ones(n - 1)
+    for _ in range(n_iter):
+        share = mass / np.cumsum(w)  # query i has the distances 0 .. i - 1
+        after = seen / np.maximum(np.cumsum(share[::-1])[::-1], 1e-300)
+        after /= max(after.sum(), 1e-300)
+        if np.abs(after - w).max() < 1e-12:
+            break
+        w = np.maximum(after, 1e-300)
     offsets = np.arange(n)[:, None] - np.arange(n)
-    out = np.where(offsets >= 0, profile[np.abs(offsets)], 0.0)
+    out = np.where(offsets >= 0, np.append(w, 0.0)[np.abs(offsets)], 0.0)
     out[:, 0] = 0.0
-    total = out.sum(axis=1, keepdims=True)
-    out = np.divide(out, total, out=np.zeros_like(out), where=total > 0) * (1 - A[:, :1])
+    out[1:] *= (mass / out[1:].sum(axis=1))[:, None]
     out[:, 0] = A[:, 0]
-    out[0] = A[0]
     return np.asarray(out)
 
 
