@@ -292,3 +292,26 @@ def test_the_command_names_mistakes(vit_run, tmp_path):
     hs.import_array(tmp_path / "a.npy", tmp_path / "own", layout="batch,layer,head,query,key", mask="none")
     found = command("prune", str(tmp_path / "own"))
     assert found.returncode == 2 and "was imported: there is no model to prune" in found.stderr
+
+
+def test_more_text_to_calibrate_on_is_never_judged_on(run, model):
+    captured = hs.open_capture(run)
+    plain = inputs_of(model, captured, JUDGE, 4, 0)
+    split = inputs_of(model, captured, JUDGE, 4, 0, calibrate=[*RANK, JUDGE[0][:40]])
+    ranked = [sample.stored["input_ids"].tobytes() for sample in split.rank]
+    more = [sample.stored["input_ids"].tobytes() for sample in split.calibrate]
+    assert more and not set(more) & set(ranked) and plain.calibrate == []
+    judged = {
+        row.numpy().astype(np.int64).tobytes()
+        for judge in (split.choose, split.judge)
+        for task in judge.tasks
+        for row in task.arguments["input_ids"]
+    }
+    assert not judged & set(more)
+    assert split.facts["calibrated_on"] == len(more) and "calibrated_on" not in plain.facts
+    options = {"model": model, "inputs": JUDGE, "criterion": "novelty", "compensation": "linear", "n_heads": 4}
+    costs = [
+        prune(captured_in, calibrate=calibrate, **options, **QUICK).curve("proposal", proposal=True).costs
+        for captured_in, calibrate in ((captured, None), (captured, [JUDGE[0][:40]]))
+    ]
+    assert not np.allclose(costs[0][..., : costs[1].shape[-1]], costs[1][..., : costs[0].shape[-1]])

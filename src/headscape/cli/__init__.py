@@ -6,7 +6,7 @@ import os
 
 from typer.models import CommandInfo
 
-from headscape.cli import collapse, compare, gaussian, models, prune, runs, softmax, spectra, studies, train
+from headscape.cli import collapse, compare, gaussian, models, prompt, prune, runs, softmax, spectra, studies, train
 from headscape.cli.shared import app, err
 from headscape.errors import HeadscapeError
 
@@ -16,6 +16,7 @@ __all__ = [
     "gaussian",
     "main",
     "models",
+    "prompt",
     "prune",
     "runs",
     "softmax",

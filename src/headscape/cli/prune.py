@@ -33,6 +33,10 @@ def prune(
     fractions: Annotated[str, typer.Option(help="Shares of heads along the curves, in percent.")] = "10,20,30",
     text: Annotated[Path | None, typer.Option(help="Text file or folder to choose and judge on.")] = None,
     images: Annotated[Path | None, typer.Option(help="Labelled images (.npz) to choose and judge on.")] = None,
+    calibrate: Annotated[
+        str | None,
+        typer.Option(help="More text or images to fit novelty and compensation on; `sample`: the prose of headscape."),
+    ] = None,
     windows: Annotated[int, typer.Option(help="Windows of text to judge on; half as many again are chosen on.")] = 8,
     evaluations: Annotated[int, typer.Option(help="Sets of heads the search may try.")] = 40,
     out_dir: Annotated[Path | None, typer.Option("--out", help="Write the smaller model here.")] = None,
@@ -57,6 +61,7 @@ def prune(
         run,
         quiet,
         inputs=text if text is not None else images,
+        calibrate=_calibration(calibrate),
         criterion=criterion,
         compensation=compensation,
         budget=None if heads is not None else share(budget),
@@ -71,7 +76,7 @@ def prune(
     )
     export = None
     if out_dir is not None and result.proposal:
-        export = _export(model, result, run, out_dir, kind)
+        export = _export(model, result, run, out_dir, kind, _calibration(calibrate))
     if as_json:
         print_json(
             {
@@ -129,15 +134,22 @@ def _prune(path: Path, quiet: bool, **options: Any) -> tuple[Any, Any]:
         return model, run_prune(captured, model=model, progress=progress, say=sayer(quiet), **options)
 
 
-def _export(model: Any, result: Any, path: Path, target: Path, kind: str) -> Any:
-    from headscape.attention.samples import replayed
+def _calibration(given: str | None) -> Any:
+    from headscape.attention.inputs import sample_text
+
+    return [sample_text("rank")] if given == "sample" else given
+
+
+def _export(model: Any, result: Any, path: Path, target: Path, kind: str, calibrate: Any) -> Any:
     from headscape.attention.sites import select_heads
     from headscape.captures import open_capture
     from headscape.pruning.compensation import folds_of, moments_on
     from headscape.pruning.export import export_pruned
+    from headscape.studies.prune_inputs import inputs_of
 
     folds = None
     if result.compensation != "none":
-        moments = moments_on(model, replayed(model, open_capture(path)))
+        split = inputs_of(model, open_capture(path), None, 3, 0, calibrate)
+        moments = moments_on(model, [*split.rank, *split.calibrate])
         folds = folds_of(model, select_heads(model, result.proposal), moments, result.compensation)
     return export_pruned(model, result.proposal, target, kind, folds=folds, timed=3)  # type: ignore[arg-type]

@@ -32,7 +32,8 @@ class Evidence:
 
     `frame` has one row a head with the columns of the organize study, in the order of `heads`; `distances` are the
     consensus distances of the heads, `tree` their tree. `samples` are the ranking inputs, never those a proposal is
-    judged on; `texts` the same as text, from which an encoder takes its sentences.
+    judged on; `calibration` more of them, for what needs many: novelty and compensation. `texts` are the samples as
+    text, from which an encoder takes its sentences.
     """
 
     heads: Sequence[HeadId]
@@ -40,6 +41,7 @@ class Evidence:
     distances: FloatArray | None = None
     model: Model | None = None
     samples: Sequence[Sample] = field(default_factory=list)
+    calibration: Sequence[Sample] = ()
     texts: Sequence[str] = ()
     tree: PartitionTree | None = None
     seed: int = 0
@@ -61,8 +63,8 @@ class Evidence:
 
     @cached_property
     def moments(self) -> Moments:
-        """Second moments of the heads' outputs on the ranking samples."""
-        return moments_on(self.network, self.samples)
+        """Second moments of the heads' outputs on the ranking samples and those to calibrate on."""
+        return moments_on(self.network, [*self.samples, *self.calibration])
 
     @cached_property
     def judge(self) -> Judge:

@@ -18,6 +18,7 @@ STUDIES = {  # in the order of a report's sections
     "compare": "headscape.studies.compare_result:CompareResult",
     "spectra": "headscape.studies.spectra_result:SpectraResult",
     "gaussian": "headscape.studies.gaussian_result:GaussianResult",
+    "prompt": "headscape.studies.prompt_result:PromptResult",
     "collapse": "headscape.studies.collapse_result:CollapseResult",
     "table1": "headscape.studies.collapse_table1:Table1Result",
     "train": "headscape.studies.train_result:TrainResult",

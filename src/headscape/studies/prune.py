@@ -116,6 +116,7 @@ def prune(
     *,
     model: Model | None = None,
     inputs: Any = None,
+    calibrate: Any = None,
     criterion: str | Callable[[Evidence], FloatArray] = "auto",
     compensation: str = "auto",
     criteria: Sequence[str] = DEFAULT_CRITERIA,
@@ -142,6 +143,9 @@ def prune(
         A run with its organize study. Every evaluation is stored in it, so a killed study goes on.
     model, inputs
         The model of the run; and the text or labelled images to choose and judge on, by default those of headscape.
+    calibrate
+        More text or images of the kind the run was captured on, for what gains from much of it: novelty and
+        compensation. 64 windows at most.
     criterion, compensation
         Names, a function of one's own, or "auto": the pair that does best on the part of `inputs` to choose on.
     criteria
@@ -169,8 +173,8 @@ def prune(
                 f"{n_heads} heads are to go and {evidence.network.source} has {len(evidence.heads)} in {chosen_block}; "
                 "at least one must stay"
             )
-        split = inputs_of(evidence.network, captured, inputs, windows, random_state)
-        evidence.texts = split.texts
+        split = inputs_of(evidence.network, captured, inputs, windows, random_state, calibrate)
+        evidence.texts, evidence.calibration = split.texts, split.calibrate
         facts = {
             "block": chosen_block,
             "seed": random_state,

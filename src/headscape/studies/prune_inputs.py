@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -21,31 +22,44 @@ __all__ = ["Inputs", "inputs_of"]
 
 CHOOSING = 1 / 3  # share of the judging inputs on which a criterion is chosen, the first ones
 N_IMAGES = 240
+CALIBRATING = 64  # windows or images at most
 
 
 @dataclass(frozen=True)
 class Inputs:
-    """Ranking samples with their texts, and the judges to choose and to judge by; `facts` are recorded."""
+    """Ranking samples with their texts, more to calibrate on, and the judges to choose and to judge by.
+
+    `facts` are recorded.
+    """
 
     rank: Sequence[Sample]
+    calibrate: Sequence[Sample]
     texts: Sequence[str]
     choose: Judge
     judge: Judge
     facts: dict[str, Any]
 
 
-def inputs_of(model: Model, captured: Capture, inputs: Any, windows: int, seed: int) -> Inputs:
+def inputs_of(model: Model, captured: Capture, inputs: Any, windows: int, seed: int, calibrate: Any = None) -> Inputs:
     """Take the ranking samples from the capture and the others from `inputs`.
 
     Inputs are a text file, a folder or a list of texts; images and labels for a classifier. None takes the prose or the
-    images that ship with headscape. Windows and images that were ranked on are left out.
+    images that ship with headscape. Windows and images that were ranked or calibrated on are left out.
     """
     if windows < 3:
         raise InputError(f"{windows} windows to judge on are too few for an interval; give at least 3")
     ranked = replayed(model, captured)
+    more: list[Sample] = []
+    if calibrate is not None:
+        if model.images is not None:
+            more, _ = samples_of(model, calibrate, batches=None, seed=seed)
+        else:
+            more, _ = samples_of(model, calibrate, int(ranked[0].stored["input_ids"].size), seed=seed)
+        known = {_content(sample) for sample in ranked}
+        more = [sample for sample in more if _content(sample) not in known][:CALIBRATING]
     if model.task == "encoder":
-        return _sentences(model, ranked, inputs, seed)
-    seen = {_content(sample) for sample in ranked}
+        return _sentences(model, ranked, more, inputs, seed)
+    seen = {_content(sample) for sample in [*ranked, *more]}
     if model.images is not None:
         given = inputs if inputs is not None else sample_images()
         found, facts = samples_of(model, given, batches=None, seed=seed)
@@ -66,15 +80,20 @@ def inputs_of(model: Model, captured: Capture, inputs: Any, windows: int, seed: 
             "others are needed: give more text or images"
         )
     cut = max(1, round(len(left) * CHOOSING))
-    facts |= {"ranked": len(ranked), "chosen_on": cut, "judged_on": len(left) - cut}
-    return Inputs(ranked, (), LossJudge(model, left[:cut], seed), LossJudge(model, left[cut:], seed), facts)
+    facts |= {"ranked": len(ranked), "chosen_on": cut, "judged_on": len(left) - cut, **_calibrated(more)}
+    return Inputs(ranked, more, (), LossJudge(model, left[:cut], seed), LossJudge(model, left[cut:], seed), facts)
 
 
 def _content(sample: Sample) -> bytes:
     return b"".join(array.tobytes() for array in sample.stored.values())
 
 
-def _sentences(model: Model, ranked: Sequence[Sample], inputs: Any, seed: int) -> Inputs:
+def _calibrated(more: Sequence[Sample]) -> dict[str, Any]:
+    digest = hashlib.sha256(b"".join(map(_content, more))).hexdigest()[:16]
+    return {"calibrated_on": len(more), "calibration": digest} if more else {}
+
+
+def _sentences(model: Model, ranked: Sequence[Sample], more: Sequence[Sample], inputs: Any, seed: int) -> Inputs:
     texts = [model.tokenizer.decode(s.stored["input_ids"].tolist(), skip_special_tokens=True) for s in ranked]
     given = read_texts(inputs) if inputs is not None else [sample_text("judge")]
     whole = "\n".join(given)
@@ -82,4 +101,5 @@ def _sentences(model: Model, ranked: Sequence[Sample], inputs: Any, seed: int) -
     parts = [sentence_pairs([part], seed=seed) for part in (whole[:cut], whole[cut:])]
     choose, judge = (SimilarityJudge(model, pairs) for pairs in parts)
     facts = {"ranked": len(ranked), "chosen_on": len(parts[0]), "judged_on": len(parts[1]), "kind": "sentence pairs"}
-    return Inputs(ranked, texts, choose, judge, facts)
+    facts |= _calibrated(more)
+    return Inputs(ranked, more, texts, choose, judge, facts)
