@@ -116,7 +116,7 @@ class ImageData:
 
     def examples(self, part: str, size: int, n: int, config: NetworkConfig) -> list[tuple[Tensor, Tensor]]:
         """Evaluation: the first n batches of a part."""
-        pairs = zip(self.images[part].split(size), self.labels[part].split(size), strict=True)
+        pairs = zip(torch.split(self.images[part], size), torch.split(self.labels[part], size), strict=True)
         return [(_sized(x, config), y) for _, (x, y) in zip(range(n), pairs, strict=False)]
 
 

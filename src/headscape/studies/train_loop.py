@@ -183,7 +183,7 @@ class _Run:
 
     def _evaluate(self) -> None:
         found = self.measured("valid", self.plan.eval_batches)
-        since = self.losses[self.curve[-1]["step"] if self.curve else 0 :]  # type: ignore[misc]
+        since = self.losses[int(self.curve[-1]["step"]) if self.curve else 0 :]
         self.curve.append({"step": self.step, "train": float(np.mean(since)), **found})
         if found["loss"] < self.best:
             self.best, self.stale = found["loss"], 0

@@ -26,7 +26,7 @@ Array = npt.NDArray[Any]
 COLLAPSED = 0.01  # share of pairs of tokens above .99 from which a layer counts as having aligned tokens
 
 
-def t_interval(values: Sequence[float] | Array) -> Interval:
+def t_interval(values: npt.ArrayLike) -> Interval:
     """Mean with Student's 95 % interval, the one for a few seeds; one value alone has none.
 
     >>> str(t_interval([1.0, 2.0, 3.0]))
