@@ -377,14 +377,14 @@ def test_embeddings_beside_random_vectors():
 # ---------------------------------------------------------------------- the whole
 
 
-def captured_by(model, n=5, tokens=48, folder=None):
+def captured_by(model, n=5, tokens=48, folder=None, block=None):
     """A capture of a model of the zoo, which has no tokenizer: in memory, or as a run."""
-    site = model.sites[0]
+    site = next(site for site in model.sites if block in (None, site.block))
     words = [str(i) for i in range(tokens)]
     info = {
         "keep": ["probs"],
         "blocks": {site.block: {"mask": site.mask, "query_tokens": words, "key_tokens": words}},
-        "layers": {s.block: {str(t.layer): list(range(t.n_heads)) for t in model.sites} for s in model.sites[:1]},
+        "layers": {site.block: {str(s.layer): list(range(s.n_heads)) for s in model.sites if s.block == site.block}},
         "origin": [0],
     }
     batches = [{"input_ids": s.stored["input_ids"]} for s in samples_for(model, n, tokens, seed=3)]
@@ -489,6 +489,29 @@ def test_one_input_and_a_relative_bias(tmp_path):
     assert "a bias or a cap" in last and "predicts none" in last and "no other input" in last
     assert all("nan" not in f.text for f in result.findings())
     result.figures()
+
+
+@pytest.mark.parametrize("block", ["encoder", "decoder"])
+def test_a_block_of_an_encoder_decoder(block):
+    model = wrap_module(zoo.make("bart"), name="bart")
+    result = gaussian(captured_by(model, 3, 32, block=block), model=model, threads=1)
+    assert result.block == block and result.causal == (block == "decoder") and len(result.heads) == 8
+    assert result.has("variance") and result.has("cosine_partial") and result.information.shape[0] == 3
+    assert "not one stack" in result.findings()[-1].text
+    found = []
+    samples = [
+        Sample(
+            s.arguments | {"decoder_input_ids": torch.cat([torch.tensor([[2]]), s.arguments["input_ids"][:, :-1]], 1)},
+            {},
+            {},
+            [],
+        )
+        for s in samples_for(model, 3, 32, seed=3)
+    ]
+    watch_layers(model, samples, block, found.append)
+    scores = np.diagonal(found[1].scores[:, 2, 1:, 1:], axis1=1, axis2=2)
+    row = result.heads.iloc[6]
+    assert (row["layer"], row["head"]) == (1, 2) and row["self_mean"] == pytest.approx(scores.mean(), abs=1e-4)
 
 
 def test_without_a_model(tmp_path):

@@ -239,11 +239,13 @@ class _Study:
 
     # --- what the inputs are -----------------------------------------------------------------------------------------
 
-    @staticmethod
-    def _ids(samples: Sequence[Sample]) -> Array | None:
-        if any("input_ids" not in sample.stored for sample in samples):
+    def _ids(self, samples: Sequence[Sample]) -> Array | None:
+        """Token ids (n_input, n_token) of the block; the decoder of a seq2seq model reads its own. None for images."""
+        own = "decoder_input_ids" if self.block.startswith("decoder") else "input_ids"
+        name = own if own in samples[0].arguments else "input_ids"
+        if name not in samples[0].arguments:
             return None
-        rows = [sample.stored["input_ids"] for sample in samples]
+        rows = [sample.arguments[name][0].numpy() for sample in samples]
         if len({len(row) for row in rows}) > 1:
             raise InputError("the captured inputs differ in length; capture again without --keep-short")
         return np.stack(rows)
