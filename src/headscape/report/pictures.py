@@ -158,6 +158,7 @@ def _lines(spec: FigureSpec) -> tuple[list[Trace], dict[str, Any]]:
                     "type": "scatter",
                     "x": np.concatenate([x, x[::-1]]),
                     "y": np.concatenate([high, low[::-1]]),
+                    "mode": "lines",
                     "fill": "toself",
                     "fillcolor": colour + "/0.18",
                     "line": {"width": 0},
@@ -302,7 +303,8 @@ def _violins(spec: FigureSpec) -> tuple[list[Trace], dict[str, Any]]:
                 "spanmode": "hard",
             }
         )
-    return traces, {"showlegend": False, "violingap": 0.1, "violinmode": "overlay"}
+    axis = {"xaxis": _layout(spec)["xaxis"] | {"type": "category"}}  # numbers as names are names
+    return traces, {"showlegend": False, "violingap": 0.1, "violinmode": "overlay", **axis}
 
 
 _TRACES: dict[str, Callable[[FigureSpec], tuple[list[Trace], dict[str, Any]]]] = {
