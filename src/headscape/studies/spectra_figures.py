@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from scipy.stats import norm
 
 from headscape.results import FigureSpec
 from headscape.statistics.spectra import MarchenkoPastur
@@ -77,18 +78,29 @@ def _grid(r: SpectraResult) -> FigureSpec:
 
 
 def _alignment(r: SpectraResult) -> FigureSpec:
-    groups: list[dict[str, Any]] = [{"name": "trained", "values": r.heads["z"].to_numpy()}]
+    groups = {"trained": r.heads["z"], "keys of another group": r.heads["z_other"]}
     if r.initial_heads is not None:
-        groups.append({"name": "initialisation", "values": r.initial_heads["z"].to_numpy()})
+        groups["initialisation"] = r.initial_heads["z"]
+    x = np.geomspace(0.1, max(10.0, float(r.heads["z"].abs().max())), POINTS)
+    series: list[dict[str, Any]] = []
+    for name, column in groups.items():
+        z = np.abs(column.to_numpy(dtype=float))
+        if np.isfinite(z).all():
+            series.append({"name": name, "x": x, "y": (z[:, None] > x).mean(axis=0)})
+    series.append({"name": "unrelated (normal law)", "x": x, "y": 2 * norm.sf(x), "dash": "dot"})
     return FigureSpec(
         "alignment",
         "Base alignment of all heads",
-        "violins",
-        {"groups": groups},
-        "z-scores of tr(W_q^T W_k). Unrelated matrices have mean 0 and a spread of 1, and rarely more than 3.",
-        "p-values in the table come from random rotations, since few large singular values make wide tails.",
-        "Violins of base alignment, trained and at initialisation.",
-        y_label="z of the base alignment",
+        "lines",
+        {"series": series},
+        "Share of heads whose |z| of tr(W_q^T W_k) lies above the value below. Unrelated matrices have a spread of 1 "
+        "and rarely more than 3. A query head and the keys of another group belong to no common head.",
+        "p-values in the table come from random rotations, since few large singular values make wider tails than the "
+        "normal law has.",
+        "Lines of the share of heads above a base alignment, for trained weights and controls.",
+        x_label="|z| of the base alignment",
+        y_label="share of heads above",
+        log_x=True,
     )
 
 
