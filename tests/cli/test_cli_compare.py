@@ -8,6 +8,7 @@ import pytest
 
 import headscape.cli.compare  # registers the command
 from headscape.cli import main
+from headscape.cli.shared import out
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "studies"))
 from test_compare import attention_of, make_run
@@ -25,7 +26,7 @@ def runs(tmp_path_factory):
 def headscape(monkeypatch, capsys):
     def call(*arguments):
         monkeypatch.setattr(sys, "argv", ["headscape", *map(str, arguments)])
-        monkeypatch.setenv("COLUMNS", "200")
+        monkeypatch.setattr(out, "_width", 200)  # COLUMNS may have been read before
         with pytest.raises(SystemExit) as end:
             main()
         said = capsys.readouterr()
