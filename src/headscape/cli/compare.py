@@ -62,8 +62,8 @@ def compare(
 
 def _print(result: Any) -> None:
     tables = (
-        ("A network beside itself, in yardsticks (mean of all runs on other batches = 1)", result.table_of_networks()),
-        ("Networks, in the same yardsticks, with 95 % intervals", result.table()),
+        ("A network beside itself (1 = by every measure as far as any gets)", result.table_of_networks()),
+        ("Different networks, in the same unit, with 95 % intervals", result.table()),
     )
     for title, frame in tables:
         if len(frame):

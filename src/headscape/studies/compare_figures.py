@@ -120,7 +120,8 @@ def _intervals(r: CompareResult) -> FigureSpec:
             "high": [found.high for _, _, found in bars],
             "group": [what for _, what, _ in bars],
         },
-        f"All measures together, with 95 % intervals; 1 is the mean of a run beside itself on other batches.{shown}",
+        "All measures together, with 95 % intervals; 1 is by every measure as far as any network gets from itself."
+        f"{shown}",
         "A network beside itself has the same heads, which makes it nearer than any other set of heads.",
         "Bars of distances of networks to themselves and to each other.",
         y_label="distance in yardsticks",

@@ -31,7 +31,7 @@ def _yardstick(r: CompareResult) -> Finding:
         parts.append(f"{network} {found[BATCHES]} on other batches{other}")
     used = ", ".join(NAMES[name] for name in r.together_of)
     return Finding(
-        f"The yardstick of no difference, a network beside itself, in units of its mean over all runs: "
+        "The yardstick of no difference, a network beside itself, where 1 is the furthest that any of them gets: "
         f"{'; '.join(parts)}. Put together are {used or 'no measures: none varies between batches'}.",
         "intervals",
     )
@@ -50,12 +50,15 @@ def _overall(r: CompareResult) -> Finding:
 
 def _pair(r: CompareResult, pair: Distance) -> Finding:
     single = _single(r, pair)
+    tells = [NAMES[d.measure] for d in single if d.separated]
     fails = [NAMES[d.measure] for d in single if not d.separated]
-    words = "are told apart" if pair.separated else "are NOT told apart"
-    by = f"; single measures that do not tell them apart: {_list(fails)}" if fails else "; every single measure agrees"
+    words = "are told apart" if pair.separated else "are NOT told apart by all measures together"
+    by = f"not by {_list(fails)} alone" if fails else "every single measure agrees"
+    if not pair.separated:
+        by = f"they are by {_list(tells)} alone" if tells else "nor by any single one"
     return Finding(
-        f"{pair.a} and {pair.b} {words}: {pair.apart} yardsticks apart, one network beside itself at most "
-        f"{pair.same.high:.3g}{by}.",
+        f"{pair.a} and {pair.b} {words}: {pair.apart} yardsticks apart, either beside itself at most "
+        f"{pair.same.high:.3g}; {by}.",
         "distances",
         pair.separated,
     )

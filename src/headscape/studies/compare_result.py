@@ -28,7 +28,7 @@ MEASURES = ("geometry", "geometry_batch", "l1_rel", "shannon", "decay", "depth")
 SHUFFLED = ("l1_rel", "shannon", "decay")
 """Measures the organize study also keeps for rows shuffled over the keys."""
 ALL = "together"
-"""All measures but geometry_batch, which repeats one: root mean square of distance over the mean yardstick of each."""
+"""All measures but geometry_batch, which repeats one: root mean square of the distances, each over its `unit`."""
 _REPEATED = "geometry_batch"
 NAMES = {
     "together": "all together",
@@ -121,9 +121,20 @@ class CompareResult(Result):
 
     @cached_property
     def unit(self) -> Array:
-        """(6,): mean distance of a run to itself on other batches, the unit in which measures are put together."""
-        own = self.pairs[:, 0] == self.pairs[:, 1]
-        return np.asarray(self.draws[own].mean(axis=(0, 1)))
+        """(6,): upper end of the widest yardstick of any network, the unit in which measures are put together.
+
+        A measure that varies much from batch to batch has a large unit and counts less.
+        """
+        ends = [
+            max(self.yardsticks(network, measure)[what].high for what in self._kinds(network))
+            for measure in MEASURES
+            for network in self.networks
+        ]
+        return np.asarray(np.reshape(ends, (len(MEASURES), -1)).max(axis=1))
+
+    def _kinds(self, network: str) -> list[str]:
+        """What there is to measure a network against itself by, heads unchanged."""
+        return [BATCHES, INPUT] if (self._network_of == network).sum() > 1 else [BATCHES]
 
     @cached_property
     def together_of(self) -> list[str]:
@@ -166,9 +177,9 @@ class CompareResult(Result):
         ]
 
     def _distance(self, a: str, b: str, measure: str) -> Distance:
-        sides = [self.yardsticks(network, measure) for network in (a, b)]
-        same = [side[kind] for side in sides for kind in (BATCHES, INPUT) if kind in side]
-        heads = [side[HEADS] for side in sides]
+        sides = {network: self.yardsticks(network, measure) for network in (a, b)}
+        same = [side[kind] for network, side in sides.items() for kind in self._kinds(network)]
+        heads = [side[HEADS] for side in sides.values()]
         shuffled = np.full(1, np.nan)
         if measure in SHUFFLED:
             first, second = (self._network_of[self.pairs[:, k]] for k in (0, 1))
