@@ -10,7 +10,7 @@ from scipy.spatial.distance import squareform
 
 from headscape.results import FigureSpec
 from headscape.studies.compare_distances import DEPTHS, RANKS, classical_map
-from headscape.studies.compare_result import ALL, BATCHES, INPUT, MEASURES, NAMES
+from headscape.studies.compare_result import ALL, BATCHES, DIFFERENT, INPUT, MEASURES, NAMES
 from headscape.studies.compare_runs import UNIT_FREE
 
 if TYPE_CHECKING:
@@ -27,6 +27,7 @@ SHORT = {
     "depth": "depth",
 }
 TINY = 1e-12  # distances of 0 have a ratio too
+LABEL = 16  # characters of a name that fit beside a picture
 MANY = 20  # bars that are still readable; of more pairs the nearest are shown
 
 
@@ -43,6 +44,12 @@ def figures(r: CompareResult) -> list[FigureSpec]:
             found.append(_times(r, heads=True))
     found += [_entropies(r, k) for k in range(len(UNIT_FREE))]
     return [*found, _decay(r), _depth(r), _runs(r)]
+
+
+def _labels(r: CompareResult) -> dict[tuple[str, str], str]:
+    """Short names of the pairs, numbered as in the table of distances."""
+    half = LABEL // 2 - 2  # beside the number and the stroke
+    return {(d.a, d.b): f"{k}: {d.a[:half]}/{d.b[:half]}" for k, d in enumerate(r.by(ALL), start=1)}
 
 
 def _table(r: CompareResult) -> FigureSpec:
@@ -85,7 +92,7 @@ def _matrix(r: CompareResult) -> FigureSpec:
     D = r.between_runs()
     apart = squareform(D - np.diag(np.diag(D)), checks=False)
     order = leaves_list(linkage(apart, "average", optimal_ordering=True))
-    names = [f"{k}: {r.runs['run'].iloc[i]}" for k, i in enumerate(order, start=1)]
+    names = [f"{k}: {r.runs['run'].iloc[i][:LABEL]}" for k, i in enumerate(order, start=1)]
     return FigureSpec(
         "matrix",
         "Distance of every run to every other",
@@ -107,11 +114,11 @@ def _intervals(r: CompareResult) -> FigureSpec:
             (network, what, found) for what, found in r.yardsticks(network, ALL).items() if what in (BATCHES, INPUT)
         ]
     pairs = sorted(r.by(ALL), key=lambda d: d.apart.value)
-    bars += [(f"{d.a} / {d.b}", "different networks", d.apart) for d in pairs[:MANY]]
+    bars += [(_labels(r)[d.a, d.b], DIFFERENT, d.apart) for d in pairs[:MANY]]
     shown = f" The nearest {MANY} of {len(pairs)} pairs are shown." if len(pairs) > MANY else ""
     return FigureSpec(
         "intervals",
-        "Different networks beside one network on other input",
+        "Other networks beside other input",
         "bars",
         {
             "names": [name for name, _, _ in bars],
@@ -120,8 +127,8 @@ def _intervals(r: CompareResult) -> FigureSpec:
             "high": [found.high for _, _, found in bars],
             "group": [what for _, what, _ in bars],
         },
-        "All measures together, with 95 % intervals; 1 is by every measure as far as any network gets from itself."
-        f"{shown}",
+        "All measures together, with 95 % intervals; 1 is by every measure as far as any network gets from itself. "
+        f"Pairs are numbered as in the table of distances.{shown}",
         "A network beside itself has the same heads, which makes it nearer than any other set of heads.",
         "Bars of distances of networks to themselves and to each other.",
         y_label="distance in yardsticks",
@@ -130,7 +137,6 @@ def _intervals(r: CompareResult) -> FigureSpec:
 
 
 def _times(r: CompareResult, heads: bool) -> FigureSpec:
-    pairs = [(d.a, d.b) for d in r.by(ALL)]
     columns = {}
     for measure in MEASURES:
         ratios = [d.apart.low / max((d.heads if heads else d.same).high, TINY) for d in r.by(measure)]
@@ -143,7 +149,7 @@ def _times(r: CompareResult, heads: bool) -> FigureSpec:
         "heatmap",
         {
             "values": np.array(list(columns.values())).T,
-            "rows": [f"{k}: {a} / {b}" for k, (a, b) in enumerate(pairs, start=1)],
+            "rows": list(_labels(r).values()),
             "columns": list(columns),
             "centre": 0.0,
         },

@@ -116,10 +116,10 @@ def _other_heads(r: CompareResult) -> Finding:
     if not parts:
         return Finding("No network could be compared with other heads of its own: a layer has one head.", None)
     return Finding(
-        "The yardstick knows the same heads; two random halves of the heads of one network are further apart. Pairs of "
-        f"networks that lie beyond that too: {_list(parts)}. A pair that does not is told apart by which heads it "
-        "has, not by what kind of heads.",
-        "times",
+        "The yardstick has the same heads on both sides. A harder control is two random halves of the heads of one "
+        f"network; pairs of networks further apart than these: {_list(parts)}. A pair that is not is told apart by "
+        "which heads it has, not by what kind of heads.",
+        "times-heads",
         every,
     )
 
