@@ -264,15 +264,15 @@ def _embeddings(r: GaussianResult) -> list[Finding]:
     if "embedding/norms" not in r.arrays:
         return []
     e = {name: r.arrays[f"embedding/{name}"] for name in EMBEDDING}
-    cv = float(e["norms"].std() / e["norms"].mean())
+    cv, text = (float(e[name].std() / e[name].mean()) for name in ("norms", "norms_text"))
     gap = bootstrap(e["entropy"] - e["entropy_random"])
     log = float(np.log(e["dim"][0]))
     near = bootstrap(e["nearest"])
     return [
         Finding(
-            f"Embeddings have lengths {e['norms'].mean():.3g} +- {cv:.0%} (tokens of the text "
-            f"{e['norms_text'].mean():.3g} +- {e['norms_text'].std() / e['norms_text'].mean():.0%}): "
-            f"{'nearly' if cv <= CLOSE else 'not'} on one sphere, by a spread of {CLOSE:.0%}.",
+            f"Embeddings have lengths {e['norms'].mean():.3g} +- {100 * cv:.2g} % (tokens of the text "
+            f"{e['norms_text'].mean():.3g} +- {100 * text:.2g} %): {'nearly' if cv <= CLOSE else 'not'} on one sphere, "
+            f"by a spread of {CLOSE:.0%}.",
             "norms",
             cv <= CLOSE,
         ),
