@@ -34,12 +34,13 @@ def measure(way: str, tokens: int, threads: int) -> dict[str, float]:
     model = hs.wrap_module(network)
     warm = torch.randint(0, 1000, (1, 64))
     from headscape.attention import capture as module
+    from headscape.attention.capture_tap import CaptureTap, Memory
 
     def sample(x: torch.Tensor) -> Sample:
         return Sample({"input_ids": x}, {}, {}, [])
 
     chosen = {site.name: (site, list(range(site.n_heads))) for site in model.sites}
-    tap = module._CaptureTap(network, chosen, ("probs",), "float16")
+    tap = CaptureTap(network, chosen, ("probs",), "float16")
 
     def run(x: torch.Tensor, folder: str) -> object:
         if way in ("plain", "output_attentions"):
@@ -47,7 +48,7 @@ def measure(way: str, tokens: int, threads: int) -> dict[str, float]:
             with torch.no_grad():
                 return network.transformer(x, use_cache=False, output_attentions=way == "output_attentions")
         if way == "headscape":
-            sink = module._Memory()
+            sink = Memory()
             module._run_sample(model, sample(x), tap, sink)
             return sink
         from pathlib import Path

@@ -6,7 +6,7 @@ import json
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, NamedTuple, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -15,9 +15,9 @@ from safetensors import SafetensorError, safe_open
 from headscape.errors import HeadscapeError, InputError
 from headscape.runs import Run
 from headscape.storage import ArrayWriter
-from headscape.tensor import AttentionTensor, HeadId, Kind, MaskKind
+from headscape.tensor import AttentionTensor, HeadId, Kind, MaskKind, present_entries
 
-__all__ = ["KEEP", "Batch", "Capture", "import_array", "open_capture"]
+__all__ = ["KEEP", "Batch", "Capture", "SampledRows", "import_array", "open_capture"]
 
 KEEP = ("probs", "scores", "queries", "keys", "values", "hidden", "head_outputs")
 
@@ -27,12 +27,32 @@ class Batch:
     """One captured input: arrays by name ("probs/decoder.3") and the facts beside them.
 
     info["blocks"][block] holds query_tokens, key_tokens and mask; info["layers"][block] the kept layers and, for each,
-    the kept heads.
+    the kept heads. Of a pooled capture info["pool"] is the number of blocks a side, the tokens are names of blocks,
+    and info["blocks"][block]["pooled_tokens"] has the tokens themselves.
     """
 
     info: dict[str, Any]
     names: list[str]
     read: Callable[[str], npt.NDArray[Any]]
+
+    def bounds(self, block: str) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]] | tuple[None, None]:
+        """Where the blocks of tokens begin and end for queries and keys, None without pooling."""
+        if self.info.get("pool") is None:
+            return None, None
+        return self.read(f"query_bounds/{block}"), self.read(f"key_bounds/{block}")
+
+    def present(self, block: str, shape: tuple[int, int]) -> npt.NDArray[np.bool_]:
+        """Which entries of the block's maps exist."""
+        return present_entries(self.info["blocks"][block]["mask"], shape, *self.bounds(block))
+
+
+class SampledRows(NamedTuple):
+    """Rows kept whole beside a pooled tensor: positions `queries` (n_row,), `values` (n_row, n_key, n_head)."""
+
+    queries: npt.NDArray[np.int64]
+    values: npt.NDArray[np.float32]
+    query_tokens: list[str]  # of the sampled queries
+    key_tokens: list[str]
 
 
 def _open_batch(path: Path) -> Batch:
@@ -86,12 +106,25 @@ class Capture:
 
     def __repr__(self) -> str:
         where = f" in {self.run.path}" if self.run else ""
-        return f"Capture({len(self)} batches of {', '.join(self.blocks)}; keeps {', '.join(self.kept)}{where})"
+        pooled = f", pooled to {self.pool} blocks" if self.pool is not None else ""
+        return f"Capture({len(self)} batches of {', '.join(self.blocks)}; keeps {', '.join(self.kept)}{pooled}{where})"
 
     @property
     def blocks(self) -> list[str]:
         """The blocks of the network that were captured."""
         return list(self.info["blocks"])
+
+    @property
+    def pool(self) -> int | None:
+        """Blocks of tokens a side of a pooled capture, None where maps are whole."""
+        return self.info.get("pool")
+
+    def need_whole(self, what: str) -> None:
+        """Refuse a pooled capture: `what` looks at single entries of maps."""
+        if self.pool is not None:
+            raise InputError(
+                f"{what} needs whole maps, this capture is pooled to {self.pool} blocks; capture again without --pool"
+            )
 
     @property
     def kept(self) -> list[str]:
@@ -139,9 +172,27 @@ class Capture:
             values[:, :, start : start + len(m)] = np.moveaxis(m, 0, -1)
             start += len(m)
         mask: MaskKind = facts["mask"]
-        return AttentionTensor(
-            values, self.heads(block), facts.get("query_tokens") or [], facts.get("key_tokens") or [], mask, kind
-        )
+        query_tokens, key_tokens = (facts.get(f"{axis}_tokens") or [] for axis in ("query", "key"))
+        bounds = batch.bounds(block)
+        return AttentionTensor(values, self.heads(block), query_tokens, key_tokens, mask, kind, *bounds)
+
+    def rows(self, i: int, block: str | None = None, kind: Kind = "probs") -> SampledRows:
+        """The sampled full rows kept beside the pooled tensor of batch i, by `windows="rows:K"`.
+
+        The same queries for all heads; values are (n_row, n_key, n_head) over all tokens.
+        """
+        block = self._block(block)
+        self._need(kind)
+        batch = self.batch(i)
+        if f"row_index/{block}" not in batch.names:
+            raise InputError('no rows were sampled; capture again with pool and windows="rows:K" (--pool, --rows)')
+        index = batch.read(f"row_index/{block}")
+        maps = [batch.read(f"rows.{kind}/{block}.{layer}") for layer in batch.info["layers"][block]]
+        values = np.moveaxis(np.concatenate(maps), 0, -1).astype(np.float32)
+        tokens = batch.info["blocks"][block].get("pooled_tokens") or {}
+        names = {axis: tokens.get(axis) or [] for axis in ("query", "key")}
+        shown = [names["query"][j] if names["query"] else str(j) for j in index.tolist()]
+        return SampledRows(index, values, shown, list(names["key"]) or [str(j) for j in range(values.shape[1])])
 
     def stacked(self, what: str, i: int, block: str | None = None) -> npt.NDArray[np.float32]:
         """Queries, keys, values or head_outputs of batch i: (n_layer, n_head, n_token, dim)."""

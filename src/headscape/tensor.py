@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
@@ -11,9 +12,21 @@ import numpy.typing as npt
 
 from headscape.errors import InputError
 
-__all__ = ["AXES", "AttentionTensor", "HeadId", "Kind", "MaskKind", "check_finite"]
+__all__ = [
+    "AXES",
+    "AttentionTensor",
+    "HeadId",
+    "Kind",
+    "MaskKind",
+    "block_bounds",
+    "block_labels",
+    "check_finite",
+    "present_entries",
+    "present_pairs",
+]
 
 AXES = ("query", "key", "head")
+LABEL_PART = 10  # characters of a token in the label of a block
 MaskKind = Literal["causal", "full"]
 Kind = Literal["probs", "scores"]
 
@@ -57,6 +70,79 @@ def check_finite(values: npt.NDArray[Any], axes: Sequence[str]) -> None:
         raise InputError(f"{values[index]} at {where} ({int(bad.sum())} such entries); remove or replace them first")
 
 
+def block_bounds(n: int, pool: int) -> npt.NDArray[np.int64]:
+    """Cut n tokens into `pool` contiguous blocks as even as can be, the longer ones first, like `numpy.array_split`.
+
+    Block b holds the tokens bounds[b] .. bounds[b + 1] - 1.
+
+    >>> block_bounds(10, 4)
+    array([ 0,  3,  6,  8, 10])
+    """
+    if not 1 <= pool <= n:
+        raise InputError(f"pool is a number of blocks from 1 to the {n} tokens there are, not {pool}")
+    size, longer = divmod(n, pool)
+    b = np.arange(pool + 1, dtype=np.int64)
+    return b * size + np.minimum(b, longer)
+
+
+def block_labels(tokens: Sequence[str], bounds: npt.NDArray[np.int64]) -> list[str]:
+    """Name blocks by their first and last token and where they are; a block of one token is that token.
+
+    >>> block_labels(["The", " black", " cat", " sat"], np.array([0, 3, 4]))
+    ['The … cat [0-2]', ' sat']
+    """
+
+    def short(token: str) -> str:
+        text = token.strip() or token
+        return text if len(text) <= LABEL_PART else text[: LABEL_PART - 1] + "…"
+
+    labels = []
+    for start, stop in pairwise(bounds.tolist()):
+        if stop - start == 1:
+            labels.append(tokens[start] if len(tokens) else str(start))
+        else:
+            words = f"{short(tokens[start])} … {short(tokens[stop - 1])} " if len(tokens) else ""
+            labels.append(f"{words}[{start}-{stop - 1}]")
+    return labels
+
+
+def present_pairs(
+    mask: MaskKind, query_bounds: npt.NDArray[np.int64], key_bounds: npt.NDArray[np.int64]
+) -> npt.NDArray[np.int64]:
+    """How many (query, key) entries exist in every pair of blocks, (n_query_block, n_key_block).
+
+    A causal map has the entries key <= query + n_key - n_query.
+
+    >>> present_pairs("causal", np.array([0, 2, 4]), np.array([0, 2, 4]))
+    array([[3, 0],
+           [4, 3]])
+    """
+    sizes = np.diff(key_bounds)
+    if mask == "full":
+        return np.diff(query_bounds)[:, None] * sizes
+    n_query, n_key = int(query_bounds[-1]), int(key_bounds[-1])
+    counts = np.empty((len(query_bounds) - 1, len(sizes)), dtype=np.int64)
+    for a, (start, stop) in enumerate(pairwise(query_bounds)):
+        last = np.arange(start, stop)[:, None] + n_key - n_query
+        counts[a] = np.clip(last + 1 - key_bounds[:-1], 0, sizes).sum(axis=0)
+    return counts
+
+
+def present_entries(
+    mask: MaskKind,
+    shape: tuple[int, int],
+    query_bounds: npt.NDArray[np.int64] | None = None,
+    key_bounds: npt.NDArray[np.int64] | None = None,
+) -> npt.NDArray[np.bool_]:
+    """Which entries of a map (n_query, n_key) exist; with bounds, which pairs of blocks have any."""
+    if mask == "full":
+        return np.ones(shape, dtype=bool)
+    if query_bounds is not None and key_bounds is not None:
+        last = query_bounds[1:] - 1 + key_bounds[-1] - query_bounds[-1]
+        return np.asarray(key_bounds[None, :-1] <= last[:, None])
+    return np.tri(*shape, k=shape[1] - shape[0], dtype=bool)
+
+
 @dataclass(frozen=True, eq=False)
 class AttentionTensor:
     """Attention of every head on one input: values (n_query, n_key, n_head), float32.
@@ -74,6 +160,10 @@ class AttentionTensor:
         earlier tokens) the diagonal ends in the last corner.
     kind
         "probs" (rows sum to 1) or "scores" (what softmax sees).
+    query_bounds, key_bounds
+        Of a pooled tensor: its queries and keys are blocks of tokens, block b holds the tokens bounds[b] ..
+        bounds[b + 1] - 1, and a value is the mean over the present entries of a pair of blocks (0 where there are
+        none). Both or none are given.
 
     >>> X = AttentionTensor(np.full((2, 4, 3), 0.25))
     >>> X
@@ -88,6 +178,8 @@ class AttentionTensor:
     key_tokens: list[str] = field(default_factory=list)
     mask: MaskKind = "full"
     kind: Kind = "probs"
+    query_bounds: npt.NDArray[np.int64] | None = None
+    key_bounds: npt.NDArray[np.int64] | None = None
 
     def __post_init__(self) -> None:
         values = np.asarray(self.values)
@@ -97,10 +189,17 @@ class AttentionTensor:
             raise InputError(f"attention is real numbers, this array has dtype {values.dtype}")
         n_query, n_key, n_head = values.shape
         object.__setattr__(self, "values", values.astype(np.float32, copy=False))
+        if (self.query_bounds is None) != (self.key_bounds is None):
+            raise InputError("a pooled tensor has bounds of its query blocks and of its key blocks; one is missing")
+        bounds = {"query": self.query_bounds, "key": self.key_bounds}
+        for axis, size in (("query", n_query), ("key", n_key)):
+            found = bounds[axis]
+            if found is not None and (len(found) != size + 1 or found[0] != 0 or (np.diff(found) < 1).any()):
+                raise InputError(f"{axis}_bounds must rise from 0 in {size} steps for a tensor of shape {values.shape}")
         defaults: dict[str, list[Any]] = {
             "heads": [HeadId("heads", 0, h) for h in range(n_head)],
-            "query_tokens": [str(i) for i in range(n_query)],
-            "key_tokens": [str(i) for i in range(n_key)],
+            "query_tokens": block_labels([], _or_single(self.query_bounds, n_query)),
+            "key_tokens": block_labels([], _or_single(self.key_bounds, n_key)),
         }
         for name, size in (("heads", n_head), ("query_tokens", n_query), ("key_tokens", n_key)):
             given: list[Any] = list(getattr(self, name)) or defaults[name]
@@ -121,14 +220,35 @@ class AttentionTensor:
     @property
     def present(self) -> npt.NDArray[np.bool_]:
         """Which (query, key) entries exist, shape (n_query, n_key)."""
-        n_query, n_key, _ = self.shape
-        if self.mask == "full":
-            return np.ones((n_query, n_key), dtype=bool)
-        return np.tri(n_query, n_key, k=n_key - n_query, dtype=bool)
+        return present_entries(self.mask, self.shape[:2], self.query_bounds, self.key_bounds)
+
+    @property
+    def pooled(self) -> bool:
+        """Whether a query or key stands for several tokens."""
+        return any(b is not None and int(b[-1]) > len(b) - 1 for b in (self.query_bounds, self.key_bounds))
+
+    def mass(self) -> npt.NDArray[np.float32]:
+        """The attention a query puts on a key or block of keys, averaged over the queries of a block.
+
+        With m the mean over the c present entries of a pair of blocks and s the number of its queries, m c / s; of
+        probabilities, rows sum to 1. Without pooling these are the values themselves.
+        """
+        if self.query_bounds is None or self.key_bounds is None:
+            return self.values
+        counts = present_pairs(self.mask, self.query_bounds, self.key_bounds)
+        share = counts / np.diff(self.query_bounds)[:, None]
+        return (self.values * share[:, :, None]).astype(np.float32)
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> npt.NDArray[Any]:
         return np.array(self.values, dtype=dtype, copy=bool(copy)) if copy else np.asarray(self.values, dtype=dtype)
 
     def __repr__(self) -> str:
         q, k, h = self.shape
-        return f"AttentionTensor({q} queries x {k} keys x {h} heads, {self.mask}, {self.kind})"
+        pooled = ""
+        if self.query_bounds is not None and self.key_bounds is not None:
+            pooled = f", pooled from {self.query_bounds[-1]} x {self.key_bounds[-1]} tokens"
+        return f"AttentionTensor({q} queries x {k} keys x {h} heads, {self.mask}, {self.kind}{pooled})"
+
+
+def _or_single(bounds: npt.NDArray[np.int64] | None, n: int) -> npt.NDArray[np.int64]:
+    return np.arange(n + 1) if bounds is None else bounds

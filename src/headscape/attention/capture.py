@@ -5,210 +5,41 @@ from __future__ import annotations
 import json
 import shutil
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
-import numpy as np
-import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from headscape.attention.capture_tap import CaptureTap, Memory, Sink
+from headscape.attention.estimate import Estimate, estimate, measure_pace
 from headscape.attention.models import Model, wrap_module
+from headscape.attention.parity import PARITY_TOLERANCE, Parity, check_parity, main_output
+from headscape.attention.pooling import check_pool, rows_of_windows
 from headscape.attention.samples import Sample, replayed, samples_of
-from headscape.attention.sites import Site, example_input, run, select_heads
-from headscape.attention.tapping import attention_implementation, tapped, untapped
-from headscape.attention.taps import BLOCK_BYTES, AttentionCall, Tap
+from headscape.attention.sites import Site, run, select_heads
+from headscape.attention.tapping import tapped
 from headscape.captures import KEEP, Batch, Capture
 from headscape.errors import HeadscapeError, InputError
 from headscape.runs import Run, human_bytes
 from headscape.storage import ArrayWriter
+from headscape.tensor import block_bounds, block_labels
 
-__all__ = ["Estimate", "Parity", "capture", "check_parity", "estimate", "recapture"]
+__all__ = [
+    "PARITY_TOLERANCE",
+    "Estimate",
+    "Parity",
+    "capture",
+    "check_parity",
+    "estimate",
+    "main_output",
+    "plan_capture",
+    "recapture",
+]
 
 STORAGE = ("float16", "float32")
 PARITY_TOKENS = 32
-PARITY_TOLERANCE = {"float32": 1e-5, "bfloat16": 5e-2, "float16": 1e-2}  # of the largest logit
-
-
-@dataclass(frozen=True)
-class Parity:
-    """How far the logits under capture are from the model's own, under its eager attention."""
-
-    max_difference: float
-    scale: float
-    n_layers: int
-    tolerance: float
-
-    @property
-    def ok(self) -> bool:
-        """Whether the difference is round-off."""
-        return self.max_difference <= self.tolerance * max(1.0, self.scale)
-
-
-@dataclass(frozen=True)
-class Estimate:
-    """What a capture will take, known before it starts."""
-
-    memory_bytes: int  # above the model itself, at the peak of one layer
-    model_bytes: int
-    batch_bytes: int  # stored, per batch
-    batches: int
-
-    def __str__(self) -> str:
-        return (
-            f"memory {human_bytes(self.model_bytes)} for the model and about {human_bytes(self.memory_bytes)} beside "
-            f"it; storage {human_bytes(self.batch_bytes)} a batch, "
-            f"{human_bytes(self.batch_bytes * self.batches)} in all"
-        )
-
-
-class _Sink(Protocol):
-    def add(self, name: str, array: npt.NDArray[Any]) -> None: ...
-
-
-@dataclass
-class _Memory:
-    """Keeps a batch's arrays in memory, as `ArrayWriter` does on disk."""
-
-    arrays: dict[str, npt.NDArray[Any]] = field(default_factory=dict)
-
-    def add(self, name: str, array: npt.NDArray[Any]) -> None:
-        self.arrays[name] = array
-
-
-class _CaptureTap(Tap):
-    """Writes what is kept of every layer as soon as the layer has run."""
-
-    def __init__(
-        self, network: torch.nn.Module, chosen: dict[str, tuple[Site, list[int]]], keep: Sequence[str], dtype: str
-    ) -> None:
-        names = {name: id(module) for name, module in network.named_modules()}
-        self.chosen = {names[name]: place for name, place in chosen.items()}
-        self.keep, self.dtype = set(keep), dtype
-        self.start(_Memory())
-
-    def _store(self, name: str, tensor: Tensor) -> npt.NDArray[Any]:
-        array = tensor.detach().to(getattr(torch, self.dtype)).cpu().numpy()
-        if not np.isfinite(array).all():
-            cause = "overflows float16; capture with dtype float32" if self.dtype == "float16" else "is not finite"
-            raise InputError(f"{name} {cause}")
-        return array
-
-    def _rows(self, what: str, call: AttentionCall, maps: Tensor) -> None:
-        """Collect row blocks of a map (1, head, rows, key) until the layer is complete."""
-        site, heads = self.chosen[id(call.module)]
-        name = f"{what}/{site.block}.{site.layer}"
-        block = self._store(name, maps[0] if len(heads) == site.n_heads else maps[0, heads])
-        rows = call.rows or slice(0, maps.shape[2])
-        n_query = self._n_query.get(id(call.module), rows.stop)
-        if rows == slice(0, n_query):
-            self._open[name] = block
-            return
-        if name not in self._open:
-            self._open[name] = np.empty((len(heads), n_query, maps.shape[3]), dtype=self.dtype)
-        self._open[name][:, rows] = block
-
-    def inputs(self, call: AttentionCall, query: Tensor, key: Tensor, value: Tensor) -> None:
-        """Keep queries, keys and values; learn the number of rows."""
-        self._n_query[id(call.module)] = query.shape[2]
-        if id(call.module) not in self.chosen:
-            return
-        site, heads = self.chosen[id(call.module)]
-        for what, tensor in (("queries", query), ("keys", key), ("values", value)):
-            if what in self.keep:
-                name = f"{what}/{site.block}.{site.layer}"
-                self.sink.add(name, self._store(name, tensor[0, heads] if what == "queries" else tensor[0]))
-
-    def scores(self, call: AttentionCall, scores: Tensor) -> Tensor:
-        """Keep what softmax sees."""
-        if "scores" in self.keep and id(call.module) in self.chosen:
-            self._rows("scores", call, scores)
-        return scores
-
-    def probs(self, call: AttentionCall, probs: Tensor) -> Tensor:
-        """Keep what softmax gives."""
-        self.seen.add(id(call.module))
-        if "probs" in self.keep and id(call.module) in self.chosen:
-            self._rows("probs", call, probs)
-        return probs
-
-    def outputs(self, call: AttentionCall, outputs: Tensor) -> Tensor:
-        """The layer is complete: write its maps, and the head outputs if kept."""
-        self.flush()
-        if "head_outputs" in self.keep and id(call.module) in self.chosen:
-            site, heads = self.chosen[id(call.module)]
-            name = f"head_outputs/{site.block}.{site.layer}"
-            flat = outputs.reshape(-1, *outputs.shape[-2:])  # batch of one: (query, head, dim) in any layout
-            self.sink.add(name, self._store(name, flat[:, heads].transpose(0, 1).contiguous()))
-        return outputs
-
-    def flush(self) -> None:
-        """Hand the finished maps to the sink."""
-        for name in sorted(self._open):
-            self.sink.add(name, self._open.pop(name))
-
-    def start(self, sink: _Sink) -> None:
-        """Begin a new batch."""
-        self.sink = sink
-        self.seen: set[int] = set()
-        self._open: dict[str, npt.NDArray[Any]] = {}
-        self._n_query: dict[int, int] = {}
-
-
-def main_output(result: Any) -> Tensor:
-    """The tensor a model is judged by: logits, else the last hidden state, else the first tensor it returned."""
-    for name in ("logits", "last_hidden_state"):
-        if isinstance(getattr(result, name, None), Tensor):
-            return getattr(result, name)  # type: ignore[no-any-return]
-    if isinstance(result, Tensor):
-        return result
-    found = next((part for part in result if isinstance(part, Tensor)), None)
-    if found is None:
-        raise InputError("the module returns no tensor")
-    return found
-
-
-def check_parity(model: Model, batch: Any = None) -> Parity:
-    """Compare the logits under capture with the model's own eager logits on one short input.
-
-    Raises a `HeadscapeError` when some attention layer was not captured.
-    """
-    batch = example_input(model) if batch is None else batch
-    tap = _CaptureTap(model.module, {s.name: (s, list(range(s.n_heads))) for s in model.sites}, KEEP[:1], "float32")
-    with torch.no_grad(), untapped(model.module):
-        with attention_implementation(model.module, "eager"):
-            own = main_output(run(model, batch)).float()
-        tap.start(_Memory())
-        with tapped(model.module, tap, model.attention):
-            ours = main_output(run(model, batch)).float()
-    missing = set(tap.chosen) - tap.seen
-    if missing:
-        raise HeadscapeError(f"{len(missing)} attention layers of {model.source} were not captured")
-    difference = (own - ours).abs().max().item()
-    return Parity(difference, own.abs().max().item(), len(model.sites), PARITY_TOLERANCE[model.dtype])
-
-
-def estimate(
-    model: Model, n_tokens: int, keep: Sequence[str], dtype: str, batches: int, kept_heads: int, on_disk: bool
-) -> Estimate:
-    """Memory and storage of a capture, from shapes alone; `benchmarks/capture.py` puts it beside what is measured.
-
-    At any moment one layer's maps are held: the stored copy, the working set of one block of rows, the mask and the
-    streams of the layer. In memory, all that is kept stays too.
-    """
-    item = np.dtype(dtype).itemsize
-    width = max(site.n_heads for site in model.sites)
-    area = n_tokens**2
-    maps = sum(what in keep for what in ("probs", "scores"))
-    hidden = getattr(model.config, "hidden_size", 0) or 0
-    vectors = sum(what in keep for what in ("queries", "keys", "values", "hidden", "head_outputs"))
-    batch_bytes = maps * kept_heads * area * item + vectors * len(model.sites) * n_tokens * hidden * item
-    streams = 24 * n_tokens * hidden * 4  # queries, keys, values, outputs, and the four times wider middle of the MLP
-    working = 6 * min(width * area * 4, BLOCK_BYTES) + 3 * area * 4
-    kept = maps * width * area * item if on_disk else batch_bytes * batches
-    bytes_of = {"float32": 4, "float16": 2, "bfloat16": 2}
-    return Estimate(kept + working + streams, model.n_parameters * bytes_of[model.dtype], batch_bytes, batches)
 
 
 def capture(
@@ -222,6 +53,8 @@ def capture(
     dtype: str = "float16",
     out: str | Path | None = None,
     *,
+    pool: int | None = None,
+    windows: str | None = None,
     seed: int = 0,
     chat: bool = False,
     keep_short: bool = False,
@@ -248,6 +81,11 @@ def capture(
         Of the storage, "float16" or "float32"; values come back as float32.
     out
         A run directory: batches are written as they come, and a killed capture goes on where it stopped.
+    pool
+        For long contexts: keep means over a pool x pool grid of token blocks instead of maps. The mean is over the
+        present entries of a pair of blocks, and is taken while the pass runs; no map is ever held whole.
+    windows
+        "rows:K" keeps K sampled rows of every pooled map whole; `Capture.rows` reads them.
     chat
         Put each window into the model's chat template.
     keep_short
@@ -258,36 +96,47 @@ def capture(
     Raises
     ------
     InputError
-        Empty or too short text, too many tokens, unknown names, a run directory made with other settings.
+        Empty or too short text, too many tokens, a pool larger than the tokens, unknown names, a run directory made
+        with other settings.
     HeadscapeError
         The logits under capture differ from the model's own by more than round-off.
     """
-    if not isinstance(model, Model):
-        model = wrap_module(model)
-    _check_options(tokens, batches, keep, dtype)
-    samples, facts = samples_of(model, inputs, tokens, batches, seed=seed, chat=chat, keep_short=keep_short)
-    if model.task == "module" and model.example is None:
-        model.example = samples[0].arguments
-    chosen = _choose(model, layers, heads)
-    n_tokens = _n_tokens(model, samples[0], tokens)
-    n_heads = sum(len(found) for _, found in chosen.values())
-    needed = estimate(model, n_tokens, keep, dtype, len(samples), n_heads, out is not None)
-    say(str(needed))
+    plan = _plan(
+        model,
+        inputs,
+        out is not None,
+        tokens=tokens,
+        batches=batches,
+        keep=keep,
+        layers=layers,
+        heads=heads,
+        dtype=dtype,
+        pool=pool,
+        windows=windows,
+        seed=seed,
+        chat=chat,
+        keep_short=keep_short,
+    )
+    model, samples = plan.model, plan.samples
+    say(str(plan.needed))
 
     target: Run | None = None
     if out is not None:
+        everything = layers is None and heads is None
         config = {
             "kind": "capture",
-            "tokens": n_tokens,
+            "tokens": plan.needed.n_tokens,
             "batches": len(samples),
             "keep": sorted(keep),
-            "heads": None if layers is None and heads is None else {name: found for name, (_, found) in chosen.items()},
+            "heads": None if everything else {name: found for name, (_, found) in plan.chosen.items()},
             "dtype": dtype,
             "seed": seed,
             "chat": chat,
         }
-        _check_space(Path(out), needed.batch_bytes * len(samples))
-        target = Run.create(out, config=config, model=model.describe(), inputs=facts)
+        if pool is not None:
+            config |= {"pool": pool, "windows": windows}
+        _check_space(Path(out), plan.needed.batch_bytes * len(samples))
+        target = Run.create(out, config=config, model=model.describe(), inputs=plan.facts)
     todo = [i for i in range(len(samples)) if target is None or not target.batch_path(i).exists()]
     if todo:
         parity = check_parity(model, _short(model, samples[0]))
@@ -298,18 +147,18 @@ def capture(
             )
         if target is not None:
             target.update(parity={"max_difference": parity.max_difference, "layers": parity.n_layers})
-    tap = _CaptureTap(model.module, chosen, keep, dtype)
+    tap = plan.tap()
     held: list[Batch] = []
     progress(len(samples) - len(todo), len(samples))
     for done, i in enumerate(todo, start=len(samples) - len(todo) + 1):
-        info = _info(samples[i], chosen, keep)
+        info = _info(samples[i], plan.chosen, keep, pool)
         if target is not None:
-            n_arrays = len(chosen) * len(keep) + 4
+            n_arrays = 2 * len(plan.chosen) * len(keep) + 3 * len(info["blocks"]) + 4
             with ArrayWriter(target.batch_path(i), n_arrays, {"headscape": json.dumps(info)}) as writer:
-                _run_sample(model, samples[i], tap, writer)
+                _run_sample(model, samples[i], tap, writer, i)
         else:
-            memory = _Memory()
-            _run_sample(model, samples[i], tap, memory)
+            memory = Memory()
+            _run_sample(model, samples[i], tap, memory, i)
             held.append(Batch(info, list(memory.arrays), memory.arrays.__getitem__))
         progress(done, len(samples))
     if target is None:
@@ -318,16 +167,88 @@ def capture(
     return Capture.of_run(target)
 
 
+@dataclass(frozen=True)
+class _Plan:
+    """A capture that was checked and can start."""
+
+    model: Model
+    samples: list[Sample]
+    facts: dict[str, Any]  # of the inputs
+    chosen: dict[str, tuple[Site, list[int]]]
+    needed: Estimate
+    kept: dict[str, Any]
+
+    def tap(self) -> CaptureTap:
+        return CaptureTap(self.model.module, self.chosen, **self.kept)
+
+
+def _plan(
+    model: Model | torch.nn.Module,
+    inputs: Any,
+    on_disk: bool,
+    *,
+    tokens: int = 256,
+    batches: int | None = 10,
+    keep: Sequence[str] = ("probs",),
+    layers: Sequence[int] | None = None,
+    heads: Sequence[Any] | None = None,
+    dtype: str = "float16",
+    pool: int | None = None,
+    windows: str | None = None,
+    seed: int = 0,
+    chat: bool = False,
+    keep_short: bool = False,
+) -> _Plan:
+    if not isinstance(model, Model):
+        model = wrap_module(model)
+    _check_options(tokens, batches, keep, dtype)
+    n_rows = rows_of_windows(windows)
+    check_pool(pool, n_rows, [] if model.images is not None or model.task == "module" else [tokens])
+    samples, facts = samples_of(model, inputs, tokens, batches, seed=seed, chat=chat, keep_short=keep_short)
+    check_pool(pool, n_rows, [len(side) for s in samples for names in s.tokens.values() for side in names])
+    if model.task == "module" and model.example is None:
+        model.example = samples[0].arguments
+    chosen = _choose(model, layers, heads)
+    n_tokens = _n_tokens(model, samples[0], tokens)
+    n_heads = sum(len(found) for _, found in chosen.values())
+    needed = estimate(model, n_tokens, keep, dtype, len(samples), n_heads, on_disk, pool, n_rows)
+    kept = {"keep": keep, "dtype": dtype, "pool": pool, "n_rows": n_rows, "seed": seed}
+    return _Plan(model, samples, facts, chosen, needed, kept)
+
+
+def plan_capture(model: Model | torch.nn.Module, inputs: Any, *, on_disk: bool = True, **options: Any) -> Estimate:
+    """What `capture` would take with the same arguments: memory, storage and time. Nothing is written.
+
+    `options` are those of `capture` but out, progress and say. Time comes from a few short captured passes
+    (`measure_pace`), pooled to blocks of the same size where the capture is pooled; writing to disk comes on top.
+    """
+    plan = _plan(model, inputs, on_disk, **options)
+    n_tokens = plan.needed.n_tokens
+
+    def once(arguments: Any, n: int) -> None:
+        pool, n_rows = plan.kept["pool"], plan.kept["n_rows"]
+        if pool is not None:
+            pool, n_rows = max(1, pool * n // n_tokens), n_rows * n // n_tokens
+        tap = CaptureTap(plan.model.module, plan.chosen, **(plan.kept | {"pool": pool, "n_rows": n_rows}))
+        _run_sample(plan.model, Sample(arguments, {}, {}, []), tap, Memory())
+
+    return plan.needed.timed(measure_pace(plan.model, n_tokens, once))
+
+
 def recapture(model: Model, captured: Capture, keep: Sequence[str] = ("probs",), dtype: str = "float16") -> Capture:
-    """Show the inputs of a capture to another model of the same architecture (random weights, say), in memory."""
+    """Show the inputs of a capture to another model of the same architecture (random weights, say), in memory.
+
+    A pooled capture is pooled again, on the same grid.
+    """
     _check_options(1, None, keep, dtype)
     chosen = _choose(model, None, None)
-    tap = _CaptureTap(model.module, chosen, keep, dtype)
+    pool = captured.pool
+    tap = CaptureTap(model.module, chosen, keep, dtype, pool)
     held = []
     for sample in replayed(model, captured):
-        memory = _Memory()
+        memory = Memory()
         _run_sample(model, sample, tap, memory)
-        held.append(Batch(_info(sample, chosen, keep), list(memory.arrays), memory.arrays.__getitem__))
+        held.append(Batch(_info(sample, chosen, keep, pool), list(memory.arrays), memory.arrays.__getitem__))
     return Capture.in_memory(held)
 
 
@@ -385,20 +306,33 @@ def _check_space(out: Path, needed: int) -> None:
         )
 
 
-def _info(sample: Sample, chosen: dict[str, tuple[Site, list[int]]], keep: Sequence[str]) -> dict[str, Any]:
+def _info(
+    sample: Sample, chosen: dict[str, tuple[Site, list[int]]], keep: Sequence[str], pool: int | None
+) -> dict[str, Any]:
     blocks: dict[str, Any] = {}
     layers: dict[str, dict[str, list[int]]] = {}
     for site, found in chosen.values():
-        query_tokens, key_tokens = sample.tokens.get(site.block, ([], []))
-        blocks[site.block] = {"mask": site.mask, "query_tokens": query_tokens, "key_tokens": key_tokens}
         layers.setdefault(site.block, {})[str(site.layer)] = found
-    return {"keep": sorted(keep), "blocks": blocks, "layers": layers, "origin": sample.origin}
+        if site.block in blocks:
+            continue
+        query, key = sample.tokens.get(site.block, ([], []))
+        facts: dict[str, Any] = {"mask": site.mask, "query_tokens": query, "key_tokens": key}
+        if pool is not None and query and key:  # blocks are what a tensor shows; the tokens stay beside them
+            facts |= {f"{axis}_tokens": _labels(side, pool) for axis, side in (("query", query), ("key", key))}
+            facts["pooled_tokens"] = {"query": query, "key": key}
+        blocks[site.block] = facts
+    info = {"keep": sorted(keep), "blocks": blocks, "layers": layers, "origin": sample.origin}
+    return info if pool is None else info | {"pool": pool}
 
 
-def _run_sample(model: Model, sample: Sample, tap: _CaptureTap, sink: _Sink) -> None:
+def _labels(tokens: Sequence[str], pool: int) -> list[str]:
+    return block_labels(tokens, block_bounds(len(tokens), pool))
+
+
+def _run_sample(model: Model, sample: Sample, tap: CaptureTap, sink: Sink, i: int = 0) -> None:
     for name, array in sample.stored.items():
         sink.add(name, array)
-    tap.start(sink)
+    tap.start(sink, i)
     hidden = "hidden" in tap.keep
     if hidden and model.task == "module":
         raise InputError("hidden states of a plain module cannot be kept; drop 'hidden' from keep")
@@ -408,7 +342,7 @@ def _run_sample(model: Model, sample: Sample, tap: _CaptureTap, sink: _Sink) -> 
     missing = set(tap.chosen) - tap.seen
     if missing:
         raise HeadscapeError(f"{len(missing)} attention layers gave nothing; the capture is refused")
-    if {"queries", "keys", "values"} & tap.keep and not set(tap.chosen) <= set(tap._n_query):
+    if {"queries", "keys", "values"} & tap.keep and not set(tap.chosen) <= set(tap.n_query):
         raise InputError(
             f"{model.source} computes attention in its own way and does not show its queries, keys and values; "
             "keep probs, scores or head_outputs"
@@ -416,7 +350,7 @@ def _run_sample(model: Model, sample: Sample, tap: _CaptureTap, sink: _Sink) -> 
     if hidden:
         for name, states in _hidden_states(model, result):
             stacked = torch.stack([state[0] for state in states])
-            sink.add(f"hidden/{name}", tap._store(f"hidden/{name}", stacked))
+            sink.add(f"hidden/{name}", tap.store(f"hidden/{name}", stacked))
 
 
 def _hidden_states(model: Model, result: Any) -> Iterator[tuple[str, Sequence[Tensor]]]:

@@ -128,7 +128,10 @@ def replayed(model: Model, captured: Capture) -> list[Sample]:
     for i in range(len(captured)):
         batch = captured.batch(i)
         blocks = batch.info["blocks"]
-        tokens = {name: (facts["query_tokens"], facts["key_tokens"]) for name, facts in blocks.items()}
+        tokens = {}
+        for name, facts in blocks.items():
+            whole = facts.get("pooled_tokens") or {axis: facts[f"{axis}_tokens"] for axis in ("query", "key")}
+            tokens[name] = (whole["query"], whole["key"])
         inputs: list[str] = [name for name in ("input_ids", "pixel_values") if name in batch.names]
         if not inputs:
             raise InputError("this capture has no inputs of its own to show to another model")

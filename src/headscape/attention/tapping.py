@@ -14,13 +14,16 @@ from typing import Any, Literal
 
 from torch import Tensor, nn
 
+from headscape.attention import taps
 from headscape.attention.intercept import through_softmax
+from headscape.attention.masks import RowMask, mask_in_rows
 from headscape.attention.multihead import through_multihead
 from headscape.attention.taps import Tap, attend
 
-__all__ = ["attention_implementation", "tapped", "untapped", "way_of"]
+__all__ = ["attention_implementation", "masks_in_rows", "tapped", "untapped", "way_of"]
 
 INTERFACE = "headscape"  # name under which `attend` is registered with transformers
+INTERFACE_ROWS = "headscape-rows"  # the same with large masks in blocks of rows
 
 _stacks: dict[int, list[Tap]] = {}  # id of a network -> the taps on it, outermost first
 _owner: dict[int, list[Tap]] = {}  # id of any of its submodules -> the same list
@@ -88,7 +91,7 @@ def _interface_function(
     query: Tensor,
     key: Tensor,
     value: Tensor,
-    attention_mask: Tensor | None,
+    attention_mask: Tensor | RowMask | None,
     scaling: float | None = None,
     dropout: float = 0.0,
     **kwargs: Any,
@@ -113,10 +116,21 @@ def _through_interface(network: Any) -> Iterator[None]:
     from transformers import AttentionInterface, AttentionMaskInterface
     from transformers.masking_utils import eager_mask
 
-    AttentionInterface.register(INTERFACE, _interface_function)
-    AttentionMaskInterface.register(INTERFACE, eager_mask)  # without it decoders lose their causal mask, silently
-    with attention_implementation(network, INTERFACE):
+    # without a mask builder decoders lose their causal mask, silently
+    for name, builder in ((INTERFACE, eager_mask), (INTERFACE_ROWS, mask_in_rows(lambda: taps.BLOCK_BYTES))):
+        AttentionInterface.register(name, _interface_function)
+        AttentionMaskInterface.register(name, builder)
+    with attention_implementation(network, INTERFACE_ROWS if masks_in_rows(network) else INTERFACE):
         yield
+
+
+def masks_in_rows(network: nn.Module) -> bool:
+    """Whether a network hands its mask on without looking into it, so that it may come in blocks of rows.
+
+    Those that can run flex attention do: its mask is not a tensor either.
+    """
+    parts = [m for m in network.modules() if _is_pretrained(m)]
+    return bool(parts) and all(getattr(m, "_supports_flex_attn", False) for m in parts)
 
 
 @contextmanager

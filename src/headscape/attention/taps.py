@@ -9,6 +9,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from headscape.attention.masks import RowMask, additive_rows
+
 __all__ = ["BLOCK_BYTES", "AttentionCall", "Tap", "attend", "split_heads"]
 
 BLOCK_BYTES = 32 << 20  # a map larger than this is computed in blocks of rows when every tap allows it
@@ -78,7 +80,7 @@ def attend(
     query: Tensor,
     key: Tensor,
     value: Tensor,
-    mask: Tensor | None,
+    mask: Tensor | RowMask | None,
     *,
     scaling: float | None = None,
     dropout: float = 0.0,
@@ -98,10 +100,6 @@ def attend(
         key = key.repeat_interleave(n_head // key.shape[1], dim=1)
         value = value.repeat_interleave(n_head // value.shape[1], dim=1)
     scaling = query.shape[-1] ** -0.5 if scaling is None else scaling
-    if mask is not None:
-        if mask.dtype == torch.bool:
-            mask = torch.zeros_like(mask, dtype=query.dtype).masked_fill(~mask, torch.finfo(query.dtype).min)
-        mask = mask[..., :n_key]
     keys = key.transpose(2, 3)
 
     def rows_of(bias: Tensor | None, rows: slice) -> Tensor | None:
@@ -117,7 +115,7 @@ def attend(
             scores = torch.tanh(scores / softcap) * softcap
         for tap in taps:
             scores = tap.scores(call, scores)
-        here = rows_of(mask, rows)
+        here = additive_rows(mask, rows, n_key, query.dtype)
         replaced = (tap.softmax(call, scores, here) for tap in reversed(taps))  # the innermost replacement wins
         probs = next((given for given in replaced if given is not None), None)
         if probs is None:
