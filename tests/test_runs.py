@@ -25,6 +25,20 @@ def test_a_failing_write_keeps_the_old_file_and_nothing_else(tmp_path):
     assert os.listdir(tmp_path) == ["a.json"]
 
 
+def test_two_writers_of_one_file_do_not_meet_and_leave_nothing(tmp_path):
+    path = tmp_path / "a.json"
+    (tmp_path / "a.json.0123abcd.partial").write_text("of a writer that was killed")
+    (tmp_path / "a.json.partial").write_text("of a writer of an earlier version")
+    (tmp_path / "aa.json.0123abcd.partial").write_text("of another file")
+    with replacing(path) as first:
+        first.write_text("first")
+        with replacing(path) as second:
+            second.write_text("second")
+        assert path.read_text() == "second"
+    assert path.read_text() == "second"  # the late one came to nothing, without an error
+    assert sorted(os.listdir(tmp_path)) == ["a.json", "aa.json.0123abcd.partial"]
+
+
 @pytest.mark.parametrize("dtype", ["float16", "float32", "float64", "int64", "uint8"])
 def test_arrays_written_one_by_one_are_plain_safetensors(tmp_path, dtype):
     rng = np.random.default_rng(0)

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import errno
+import glob
 import json
 import os
+import secrets
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -26,13 +28,20 @@ _DTYPE_NAMES = {"float16": "F16", "float32": "F32", "float64": "F64", "int64": "
 def replacing(path: Path) -> Iterator[Path]:
     """Give a path beside `path` to write to; rename it over `path` only when the block ends well.
 
-    A failing block leaves `path` as it was and removes what it had written.
+    A failing block leaves `path` as it was and removes what it had written. Several writers of one file do not meet,
+    each has a name of its own to write to; the one that is done takes away what others left, killed or late.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
-    partial = path.with_name(path.name + PARTIAL)
+    partial = path.with_name(f"{path.name}.{secrets.token_hex(4)}{PARTIAL}")
     try:
         yield partial
-        os.replace(partial, path)
+        try:
+            os.replace(partial, path)
+        except FileNotFoundError:  # taken away by another writer of the same file, which was done first
+            if not path.exists():
+                raise
+        for left in path.parent.glob(f"{glob.escape(path.name)}.*{PARTIAL.lstrip('.')}"):
+            left.unlink(missing_ok=True)
     except BaseException as error:
         partial.unlink(missing_ok=True)
         if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +25,7 @@ from headscape.studies.compare_distances import (
 )
 from headscape.studies.compare_result import MEASURES, SHUFFLED, CompareResult
 from headscape.studies.compare_runs import Organised, read_runs
+from headscape.studies.engines import Engine, engine_of
 from headscape.studies.units import Progress, Say, Steps, read_arrays, run_units, study_folder, write_arrays
 
 __all__ = ["compare", "half_samples", "other_heads"]
@@ -70,10 +73,32 @@ def _distributions_apart(a: FloatArray, b: FloatArray) -> list[float]:
     return [float(wasserstein_distance(x, y)) for x, y in zip(a.mean(axis=0), b.mean(axis=0), strict=True)]
 
 
-def _pair(a: Organised, b: Organised, path: Path, draws: int, size: int, seed: int) -> None:
-    """Measure one pair of runs on every draw, and write it; skipped when it is there. A run may meet itself."""
+@dataclass(frozen=True)
+class _Places:
+    """Runs by their paths and digests, for processes that read them on their own."""
+
+    paths: tuple[Path, ...]
+    digests: tuple[str, ...]
+
+    def read(self) -> list[Organised]:
+        return _read_once(self)
+
+
+@lru_cache(maxsize=1)
+def _read_once(places: _Places) -> list[Organised]:
+    found = read_runs(places.paths)
+    changed = [str(path) for run, path, was in zip(found, *vars(places).values(), strict=True) if run.digest != was]
+    if changed:
+        raise InputError(f"{changed[0]} is not the same here as where the comparison was started")
+    return found
+
+
+def _pair(runs: Sequence[Organised] | _Places, i: int, j: int, path: Path, draws: int, size: int, seed: int) -> None:
+    """Measure runs i and j on every draw, and write it; skipped when it is there. A run may meet itself."""
     if path.exists():
         return
+    found_runs = runs.read() if isinstance(runs, _Places) else runs
+    a, b = found_runs[i], found_runs[j]
     same = a.digest == b.digest
     with threadpool_limits(1):  # sums must not depend on the number of threads
         start = (
@@ -147,6 +172,8 @@ def compare(
     out: str | Path | None = None,
     draws: int = 100,
     jobs: int = 1,
+    engine: Engine | str = "local",
+    resume: bool = False,
     random_state: int = 0,
     progress: Progress = lambda done, total: None,
     say: Say = lambda _: None,
@@ -167,14 +194,19 @@ def compare(
         How many random halves; intervals are quantiles over them.
     jobs
         Pairs of runs at a time; changes no byte.
+    engine
+        "local", "dask" or an engine of `headscape.studies.engines`; Dask needs `out`. It changes no byte.
+    resume
+        Raise instead of starting anew where `out` holds a comparison of other runs or settings.
 
     Raises
     ------
+    HeadscapeError
+        When all is tried, if pairs failed; those done are kept.
     InputError
         Where runs cannot be compared (see `compare_runs.read_runs`), `draws` is below 20 or `out` holds other files.
     """
-    if jobs < 1:
-        raise InputError(f"jobs must be at least 1, not {jobs}")
+    worker = engine_of(engine, jobs)
     if draws < 20:
         raise InputError(f"95 % intervals need at least 20 draws, not {draws}")
     kept = _out_folder(out)
@@ -182,12 +214,22 @@ def compare(
     size = min(run.n_batches for run in found) // 2
     facts = {"runs": [[run.name, run.digest] for run in found], "draws": draws, "seed": random_state}
     pairs = [(i, j) for i in range(len(found)) for j in range(i, len(found))]
-    with study_folder(kept, CompareResult.study, facts, say) as folder:
+    if kept is not None:
+        kept.path.mkdir(parents=True, exist_ok=True)
+    places = _Places(tuple(Path(path).resolve() for path in runs), tuple(run.digest for run in found))
+    with (
+        worker.started([None if kept is None else kept.path], say),  # the runs are only read; units check them
+        study_folder(kept, CompareResult.study, facts, say, resume) as folder,
+    ):
         paths = [folder / f"pair-{i:03d}-{j:03d}.safetensors" for i, j in pairs]
-        units = [
-            (found[i], found[j], path, draws, size, random_state) for (i, j), path in zip(pairs, paths, strict=True)
-        ]
-        run_units(_pair, units, jobs, Steps(progress, len(units)))
+        units = {
+            f"{found[i].name} and {found[j].name}": (
+                *(places if worker.apart else found, i, j),
+                *(path, draws, size, random_state),
+            )
+            for (i, j), path in zip(pairs, paths, strict=True)
+        }
+        run_units(_pair, units, worker, Steps(progress, len(units)), say)
         arrays = [read_arrays(path)[0] for path in paths]
     result = _summarise(found, pairs, arrays, {**facts, "half": size})
     if kept is not None:

@@ -18,6 +18,7 @@ from headscape.errors import HeadscapeError, InputError
 from headscape.geometry.diffusion import one_blas_thread
 from headscape.runs import Run
 from headscape.statistics.mixture import energy_rank, position_share, token_spread
+from headscape.studies.engines import LocalEngine
 from headscape.studies.gaussian_layer import COLUMNS, INFORMATION, Reading, measure_layer, measure_state
 from headscape.studies.gaussian_result import GaussianResult
 from headscape.studies.units import (
@@ -283,15 +284,16 @@ class _Study:
         layers = {site.layer: self.folder / f"{prefix}layer-{site.layer:04d}.safetensors" for site in sites}
         depths = [self.folder / f"{prefix}state-{i:04d}.safetensors" for i in range(len(sites) + 1)]
         distances = _distances(self._n_content(reading, self._length(samples)))
-        waiting: list[tuple[Any, ...]] = []
+        waiting: dict[str, tuple[Any, ...]] = {}
+        engine = LocalEngine(self.jobs)  # what is measured is in memory: it never leaves this machine
 
         def work_off(least: int) -> None:
             if len(waiting) >= least:
-                run_units(measure_layer, waiting, self.jobs, steps)
+                run_units(measure_layer, waiting, engine, steps, self.say)
                 waiting.clear()
 
         def take(data: LayerData) -> None:
-            waiting.append((data, reading, layers[data.layer]))
+            waiting[f"{prefix}layer {data.layer}"] = (data, reading, layers[data.layer])
             work_off(self.jobs)
 
         if not all(path.exists() for path in (*layers.values(), *depths)):
@@ -299,8 +301,11 @@ class _Study:
             work_off(1)
             if states is None or len(states) != len(depths):
                 raise HeadscapeError(f"{model.source} does not show the states between its {len(sites)} layers")
-            units = [(state, reading, distances, path) for state, path in zip(states, depths, strict=True)]
-            run_units(measure_state, units, self.jobs, steps)
+            units = {
+                f"{prefix}state {depth}": (state, reading, distances, path)
+                for depth, (state, path) in enumerate(zip(states, depths, strict=True))
+            }
+            run_units(measure_state, units, engine, steps, self.say)
         else:
             for _ in (*layers, *depths):
                 steps.one()

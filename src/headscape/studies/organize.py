@@ -18,9 +18,19 @@ from headscape.errors import InputError
 from headscape.geometry.consensus import consensus
 from headscape.geometry.questionnaire import Questionnaire
 from headscape.runs import Run
+from headscape.studies.engines import Engine, engine_of
 from headscape.studies.organize_result import DECAY_RANKS, ENTROPIES, OrganizeResult
 from headscape.studies.roles import assign_roles, role_scores
-from headscape.studies.units import Steps, block_of, cores, read_arrays, run_units, study_folder, write_arrays
+from headscape.studies.units import (
+    Steps,
+    block_of,
+    reachable,
+    read_arrays,
+    run_units,
+    source_of,
+    study_folder,
+    write_arrays,
+)
 from headscape.tensor import AttentionTensor, Kind
 from headscape.tree import PartitionTree
 from headscape.wavelets.entropy import decay_curve, head_entropies, network_entropy, top_energy
@@ -71,13 +81,20 @@ def _measure(X: AttentionTensor, settings: Mapping[str, Any], threads: int) -> d
 
 
 def _unit(
-    read: Callable[[], AttentionTensor], path: Path, settings: Mapping[str, Any], threads: int, seed: int
+    source: Capture | Path,
+    i: int,
+    block: str,
+    kind: Kind,
+    path: Path,
+    settings: Mapping[str, Any],
+    threads: int,
+    seed: int,
 ) -> None:
-    """Organise one batch and its null, and write both; skipped when it is there."""
+    """Organise batch i and its null, and write both; skipped when it is there."""
     if path.exists():
         return
     numba.set_num_threads(min(threads, numba.config.NUMBA_NUM_THREADS))  # type: ignore[attr-defined]
-    X = read()
+    X = open_capture(source).tensor(i, block, kind)
     own = _measure(X, settings, threads)
     null = _measure(shuffled_rows(X, seed), settings, threads)
     arrays = own | {f"null_{name}": null[name] for name in ("entropies", "network", "decay", "network_decay", "energy")}
@@ -103,6 +120,8 @@ def organize(
     control: Model | None = None,
     jobs: int = 1,
     threads: int | None = None,
+    engine: Engine | str = "local",
+    resume: bool = False,
     random_state: int = 0,
     progress: Callable[[int, int], None] = lambda done, total: None,
     say: Callable[[str], None] = lambda _: None,
@@ -123,35 +142,48 @@ def organize(
         The same architecture with random weights: it is shown the same inputs and organised too.
     jobs, threads
         Batches at a time, and threads within one (by default the cores divided by the jobs). Neither changes a byte.
+    engine
+        "local", "dask" or an engine of `headscape.studies.engines`; Dask needs a run directory. It changes no byte.
+    resume
+        Raise instead of starting anew where the study was made with other settings.
+
+    Raises
+    ------
+    HeadscapeError
+        When all is tried, if batches failed; those done are kept.
     """
-    if jobs < 1:
-        raise InputError(f"jobs must be at least 1, not {jobs}")
+    worker = engine_of(engine, jobs)
     captured = open_capture(source)
     chosen_block = block_of(captured, block)
     chosen_kind: Kind = kind or ("probs" if "probs" in captured.kept else "scores")
     settings = (questionnaire or Questionnaire()).get_params()
     settings.pop("n_jobs")
-    threads = threads or max(1, cores() // jobs)
+    threads = worker.threads(threads)
     facts = {"block": chosen_block, "kind": chosen_kind, "seed": random_state, "questionnaire": settings}
-    with study_folder(captured.run, OrganizeResult.study, facts, say) as folder:
+    where = None if captured.run is None else captured.run.path
+    with (
+        worker.started([where], say),
+        study_folder(captured.run, OrganizeResult.study, facts, say, resume) as folder,
+    ):
         paths = [folder / f"batch-{i:04d}.safetensors" for i in range(len(captured))]
         controls = [folder / f"control-{path.name}" for path in paths] if control is not None else []
         steps = Steps(progress, len(paths) + len(controls))
-        units = [
-            (lambda i=i: captured.tensor(i, chosen_block, chosen_kind), path, settings, threads, random_state + i)
-            for i, path in enumerate(paths)
-        ]
-        run_units(_unit, units, jobs, steps)
+
+        def work_off(name: str, source: Capture | Path, files: list[Path]) -> None:
+            same = (chosen_block, chosen_kind), (settings, threads)
+            units = {
+                f"{name} {i}": (source, i, *same[0], path, *same[1], random_state + i) for i, path in enumerate(files)
+            }
+            run_units(_unit, units, worker, steps, say)
+
+        work_off("batch", source_of(captured), paths)
         if control is not None and not all(path.exists() for path in controls):
             from headscape.attention.capture import recapture
 
             say("showing the same inputs to random weights")
             shown = recapture(control, captured, keep=(chosen_kind,))
-            units = [
-                (lambda i=i: shown.tensor(i, chosen_block, chosen_kind), path, settings, threads, random_state + i)
-                for i, path in enumerate(controls)
-            ]
-            run_units(_unit, units, jobs, steps)
+            with reachable(shown, worker, folder) as source:
+                work_off("control of batch", source, controls)
         batches = [_read(path) for path in paths]
         control_batches = [_read(path)[0] for path in controls]
     probes = _induction(model, captured, chosen_block, random_state, say)

@@ -16,10 +16,11 @@ from headscape.errors import InputError
 from headscape.geometry.questionnaire import Questionnaire
 from headscape.results import bootstrap
 from headscape.runs import Run
+from headscape.studies.engines import Engine, engine_of
 from headscape.studies.softmax_head import COLUMNS, Head, as_probabilities, log_attention, organise
 from headscape.studies.softmax_result import HEAD_VARIANTS, SoftmaxResult, within
 from headscape.studies.softmax_units import Layer, change_all, change_layer, measure_layer, read_unit, trees_of
-from headscape.studies.units import Steps, block_of, cores, run_units, study_folder
+from headscape.studies.units import Steps, block_of, cores, reachable, run_units, source_of, study_folder
 from headscape.tensor import HeadId
 
 if TYPE_CHECKING:
@@ -46,6 +47,8 @@ def softmax(
     show: Sequence[HeadId | str] = (),
     jobs: int = 1,
     threads: int | None = None,
+    engine: Engine | str = "local",
+    resume: bool = False,
     random_state: int = 0,
     progress: Callable[[int, int], None] = lambda done, total: None,
     say: Callable[[str], None] = lambda _: None,
@@ -73,14 +76,22 @@ def softmax(
         Heads whose maps are kept for figures 1 and 2; by default three, from near to softmax to far from it.
     jobs, threads
         Layers at a time, and threads within one. Neither changes a byte of what is measured of the maps.
+    engine
+        "local", "dask" or an engine of `headscape.studies.engines`: who decomposes the layers. The model, if any, runs
+        in this process.
+    resume
+        Raise instead of starting anew where the study was made with other settings.
 
     Raises
     ------
+    HeadscapeError
+        When all is tried, if layers failed; those done are kept.
     InputError
         If scores were not captured (the message says how), heads do not exist, or there is one token.
     """
     if jobs < 1 or batches < 1:
         raise InputError(f"jobs and batches must be at least 1, not {jobs} and {batches}")
+    worker = engine_of(engine, jobs)
     if not tolerance > 0:
         raise InputError(f"the tolerance must be above 0, not {tolerance}")
     captured = open_capture(source)
@@ -91,18 +102,26 @@ def softmax(
     n = min(batches, len(captured))
     settings = (questionnaire or Questionnaire()).get_params()
     settings.pop("n_jobs")
-    shared, alone = threads or max(1, cores() // jobs), threads or cores()  # the model runs when no job does
+    shared, alone = worker.threads(threads), threads or cores()  # the model runs when no job does
     facts = {
         "block": chosen_block,
         "heads": None if len(chosen) == len(captured.heads(chosen_block)) else [str(head) for head in chosen],
         "seed": random_state,
         "questionnaire": settings,
     }  # more inputs only add files
-    with study_folder(captured.run, SoftmaxResult.study, facts, say) as folder:
-        study = _Study(captured, chosen_block, chosen, n, folder)
+    where = None if captured.run is None else captured.run.path
+    with (
+        worker.started([where], say),
+        study_folder(captured.run, SoftmaxResult.study, facts, say, resume) as folder,
+    ):
+        study = _Study(captured, source_of(captured), chosen_block, chosen, n, folder)
         steps = Steps(progress, study.n_steps(model is not None, control is not None))
-        units = [(study.layers(i)[k], study.maps(i)[k], settings, shared, random_state + i) for i, k in study.places()]
-        run_units(measure_layer, units, jobs, steps)
+        units = {
+            f"layer {layer.place} on batch {i}": (layer, path, settings, shared, random_state + i)
+            for i in range(n)
+            for layer, path in zip(study.layers(i), study.maps(i), strict=True)
+        }
+        run_units(measure_layer, units, worker, steps, say)
         if control is not None:
             from headscape.attention.capture import recapture
 
@@ -111,11 +130,13 @@ def softmax(
                 say("showing the first input to random weights")
                 first = Capture.in_memory([captured.batch(0)])
                 other = recapture(control, first, keep=("scores",), dtype="float32")
-                layers = _Study(other, chosen_block, chosen, 1, folder).layers(0)
-                units = [
-                    (layer, path, settings, shared, random_state) for layer, path in zip(layers, paths, strict=True)
-                ]
-                run_units(measure_layer, units, jobs, steps)
+                with reachable(other, worker, folder) as source:
+                    layers = _Study(other, source, chosen_block, chosen, 1, folder).layers(0)
+                    units = {
+                        f"control of layer {layer.place}": (layer, path, settings, shared, random_state)
+                        for layer, path in zip(layers, paths, strict=True)
+                    }
+                    run_units(measure_layer, units, worker, steps, say)
         unit = "" if model is None else _change(study, model, alone, steps, say)
         result = study.summary(unit, control is not None, tolerance, shown, facts | {"batches": n})
     if captured.run is not None:
@@ -143,7 +164,7 @@ def head_maps(
     captured = open_capture(source)
     wanted = HeadId.parse(head) if isinstance(head, str) else head
     found = _chosen(captured, wanted.block, [wanted])[0]
-    scores, present = Layer(lambda: captured.batch(batch), found.block, found.layer, (found.head,)).load()
+    scores, present = Layer(captured, batch, found.block, found.layer, (found.head,)).load()
     g = log_attention(scores[0], present)
     settings = (questionnaire or Questionnaire()).get_params()
     return _figure_maps(Head(g, present, organise(g, present, settings)))
@@ -196,6 +217,7 @@ class _Study:
     """Which heads on which inputs, and the files of what was found of them."""
 
     captured: Capture
+    source: Capture | Path
     block: str
     heads: list[HeadId]
     n: int
@@ -206,10 +228,7 @@ class _Study:
         by_layer: dict[int, list[int]] = {}
         for head in self.heads:
             by_layer.setdefault(head.layer, []).append(head.head)
-        return [Layer(lambda: self.captured.batch(i), self.block, n, tuple(h)) for n, h in by_layer.items()]
-
-    def places(self) -> list[tuple[int, int]]:
-        return [(i, k) for i in range(self.n) for k in range(len(self.layers(0)))]
+        return [Layer(self.source, i, self.block, n, tuple(h)) for n, h in by_layer.items()]
 
     def _files(self, name: str) -> list[Path]:
         return [self.folder / f"{name}-{layer.layer:04d}.safetensors" for layer in self.layers(0)]

@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 from safetensors import safe_open
 
-from headscape.captures import Batch
+from headscape.captures import Capture, open_capture
 from headscape.errors import InputError
 from headscape.geometry.diffusion import one_blas_thread
 from headscape.studies.softmax_head import (
@@ -43,17 +43,23 @@ OFF = 0.05
 
 @dataclass(frozen=True)
 class Layer:
-    """Some heads of one layer on one input, and where their scores are."""
+    """Some heads of one layer on one input, and the capture that has their scores."""
 
-    read: Callable[[], Batch]
+    source: Capture | Path
+    batch: int
     block: str
     layer: int
     heads: tuple[int, ...]
 
+    @property
+    def place(self) -> str:
+        """Block and layer."""
+        return f"{self.block}.{self.layer}"
+
     def load(self) -> tuple[Array, npt.NDArray[np.bool_]]:
         """Scores (n_head, n_query, n_key) and which entries are present; checked."""
-        batch = self.read()
-        place = f"{self.block}.{self.layer}"
+        batch = open_capture(self.source).batch(self.batch)
+        place = self.place
         kept = batch.info["layers"][self.block][str(self.layer)]
         chosen = [kept.index(h) for h in self.heads]
         scores = batch.read(f"scores/{place}")[chosen].astype(np.float64)

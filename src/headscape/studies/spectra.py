@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 import pandas as pd
-from joblib import parallel_config
 
 from headscape.errors import InputError
 from headscape.geometry.diffusion import one_blas_thread
@@ -24,6 +23,7 @@ from headscape.statistics.spectra import (
     random_participation,
     singular_values,
 )
+from headscape.studies.engines import LocalEngine
 from headscape.studies.spectra_result import SpectraResult
 from headscape.studies.units import Progress, Say, Steps, read_arrays, run_units, study_folder, write_arrays
 
@@ -82,9 +82,13 @@ def spectra(
     with study_folder(opened, SpectraResult.study, facts, say) as folder:
         study = _Study(parts, folder)
         sources = {"": model} | ({} if control is None else {"control-": control})
-        units = [(source, found, study.path(name, place)) for name, source in sources.items() for place, found in study]
-        with one_blas_thread(), parallel_config(backend="threading"):
-            run_units(_measure, units, jobs, Steps(progress, len(units)))
+        units = {
+            f"{'control of ' if name else ''}layer {place[0]}.{place[1]}": (source, found, study.path(name, place))
+            for name, source in sources.items()
+            for place, found in study
+        }
+        with one_blas_thread():
+            run_units(_measure, units, LocalEngine(jobs, "threads"), Steps(progress, len(units)), say)
             say("turning keys against queries at random")
             heads = study.heads("", model, rotations, random_state)
         initial = None if control is None else study.heads("control-", control, 0, random_state)

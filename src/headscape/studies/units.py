@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import shutil
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -12,25 +11,35 @@ from pathlib import Path
 from typing import Any
 
 import numpy.typing as npt
-from joblib import Parallel, delayed
 from safetensors import safe_open
 
 from headscape.captures import Capture
-from headscape.errors import InputError
+from headscape.errors import HeadscapeError, InputError
 from headscape.runs import Run
 from headscape.storage import ArrayWriter, write_json
+from headscape.studies.engines import Engine, Failure, cores
 
-__all__ = ["Progress", "Say", "Steps", "block_of", "cores", "read_arrays", "run_units", "study_folder", "write_arrays"]
+__all__ = [
+    "Progress",
+    "Say",
+    "Steps",
+    "block_of",
+    "cores",
+    "reachable",
+    "read_arrays",
+    "run_units",
+    "source_of",
+    "study_folder",
+    "write_arrays",
+]
+
+LISTED = 5
+"""Failed units named in the error at the end; each has been said with its cause when it failed."""
 
 Progress = Callable[[int, int], None]
 """Called with what is done and what there is to do."""
 Say = Callable[[str], None]
 """Called with a line for the user."""
-
-
-def cores() -> int:
-    """How many cores this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def block_of(captured: Capture, block: str | None) -> str:
@@ -42,17 +51,48 @@ def block_of(captured: Capture, block: str | None) -> str:
     return captured.blocks[0] if block is None else block
 
 
+def source_of(captured: Capture) -> Capture | Path:
+    """A capture as units take it: its directory, which every process can open, or itself where it has none."""
+    return captured if captured.run is None else captured.run.path.resolve()
+
+
 @contextmanager
-def study_folder(run: Run | None, study: str, facts: Mapping[str, Any], say: Say) -> Iterator[Path]:
-    """Where the units go: the run's folder, emptied when it was made with other settings, or a temporary one."""
+def reachable(captured: Capture, engine: Engine, folder: Path) -> Iterator[Capture | Path]:
+    """A capture in memory as units take it: itself, or for processes elsewhere a directory for as long as needed."""
+    if captured.run is not None or not engine.apart:
+        yield source_of(captured)
+        return
+    with tempfile.TemporaryDirectory(prefix=".shown-", dir=folder) as scratch:
+        run = Run.create(Path(scratch) / "run")
+        for i in range(len(captured)):
+            batch = captured.batch(i)
+            with ArrayWriter(run.batch_path(i), len(batch.names), {"headscape": json.dumps(batch.info)}) as writer:
+                for name in batch.names:
+                    writer.add(name, batch.read(name))
+        yield run.path
+
+
+@contextmanager
+def study_folder(
+    run: Run | None, study: str, facts: Mapping[str, Any], say: Say, resume: bool = False
+) -> Iterator[Path]:
+    """Where the units go: the run's folder, emptied when it was made with other settings, or a temporary one.
+
+    With `resume` nothing is ever thrown away: other settings are an `InputError` that names the first of them.
+    """
     if run is None:
         with tempfile.TemporaryDirectory(prefix="headscape-") as scratch:
             yield Path(scratch)
         return
-    folder = run.path / study
+    folder = run.path.resolve() / study
     file = folder / "settings.json"
     plain = json.loads(json.dumps(facts))
-    if folder.exists() and not (file.is_file() and _same(file, plain)):
+    different = _different(file, plain) if folder.exists() else None
+    if different is not None and resume:
+        raise InputError(
+            f"the study {study} in {run.path} cannot be resumed: {different}; without --resume it starts anew"
+        )
+    if different is not None:
         say(f"the study {study} was made with other settings before: starting anew")
         shutil.rmtree(folder)
     if not file.is_file():
@@ -60,11 +100,16 @@ def study_folder(run: Run | None, study: str, facts: Mapping[str, Any], say: Say
     yield folder
 
 
-def _same(file: Path, plain: Mapping[str, Any]) -> bool:
+def _different(file: Path, plain: Mapping[str, Any]) -> str | None:
+    """What differs from the settings a study was made with, None if nothing does."""
     try:
-        return bool(json.loads(file.read_text()) == plain)
-    except ValueError:
-        return False
+        before = json.loads(file.read_text(encoding="utf-8"))
+        changed = [key for key in sorted(before.keys() | plain.keys()) if before.get(key) != plain.get(key)]
+    except (OSError, ValueError, AttributeError):
+        return "its settings cannot be read"
+    if not changed:
+        return None
+    return f"{changed[0]} was {before.get(changed[0])!r} and is {plain.get(changed[0])!r}"
 
 
 class Steps:
@@ -80,15 +125,55 @@ class Steps:
         self._progress(self._done, self._total)
 
 
-def run_units(function: Callable[..., object], units: Sequence[tuple[Any, ...]], jobs: int, steps: Steps) -> None:
-    """Call the function with each unit's arguments, `jobs` at a time; it writes its own file and returns nothing."""
-    if jobs == 1:
-        for unit in units:
-            function(*unit)
-            steps.one()
-        return
-    for _ in Parallel(n_jobs=jobs, return_as="generator_unordered")(delayed(function)(*unit) for unit in units):
+def run_units(
+    function: Callable[..., object],
+    units: Mapping[str, Sequence[Any]],
+    engine: Engine,
+    steps: Steps,
+    say: Say = lambda _: None,
+) -> None:
+    """Call the function with each unit's arguments; it writes its own file, or finds it there, and returns nothing.
+
+    Parameters
+    ----------
+    function
+        Of a module, where the engine works apart.
+    units
+        Arguments by the name of the unit, as it is shown.
+    engine
+        A started engine.
+
+    Raises
+    ------
+    InputError
+        When all is tried, if units failed and all by mistakes in what was asked.
+    HeadscapeError
+        If units failed for other reasons. The others are done and kept.
+    """
+    names = list(units)
+    failed: dict[int, Failure] = {}
+    for i, failure in engine.run(function, list(units.values())):
+        if failure is not None:
+            failed[i] = failure
+            say(f"failed: {names[i]}: {failure.cause}")
         steps.one()
+    if failed:
+        raise _failed(names, dict(sorted(failed.items())))
+
+
+def _failed(names: Sequence[str], failed: Mapping[int, Failure]) -> HeadscapeError:
+    """One line for all failed units."""
+    causes = {failure.cause for failure in failed.values()}
+    mistake = all(failure.mistake for failure in failed.values())
+    if mistake and len(causes) == 1 and len(failed) == len(names):
+        return InputError(causes.pop())  # it is about all of them
+    listed = [f"{names[i]} ({failure.cause})" for i, failure in list(failed.items())[:LISTED]]
+    more = f" and {len(failed) - LISTED} more" if len(failed) > LISTED else ""
+    line = (
+        f"{len(failed)} of {len(names)} units failed: {', '.join(listed)}{more}; the others are kept: the same command "
+        "with --resume redoes only what is missing"
+    )
+    return InputError(line) if mistake else HeadscapeError(line)
 
 
 def write_arrays(path: Path, arrays: Mapping[str, npt.NDArray[Any]], metadata: Mapping[str, str] | None = None) -> None:
