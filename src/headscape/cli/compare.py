@@ -8,10 +8,14 @@ from typing import Annotated, Any
 import typer
 
 from headscape.cli.shared import (
+    EngineOption,
     JsonOption,
     QuietOption,
+    ResumeOption,
+    SchedulerOption,
     SeedOption,
     app,
+    engine_of,
     out,
     print_json,
     print_table,
@@ -30,6 +34,9 @@ def compare(
     ),
     draws: Annotated[int, typer.Option(help="Random halves of the batches that make an interval.")] = 100,
     jobs: Annotated[int, typer.Option(help="Pairs of runs at a time.")] = 1,
+    engine: EngineOption = "local",
+    scheduler: SchedulerOption = None,
+    resume: ResumeOption = False,
     seed: SeedOption = 0,
     show: Annotated[bool, typer.Option("--open", help="Open the page in the browser.")] = False,
     as_json: JsonOption = False,
@@ -40,7 +47,15 @@ def compare(
 
     with progress_bar("comparing", quiet) as progress:
         result = run_compare(
-            runs, out=to, draws=draws, jobs=jobs, random_state=seed, progress=progress, say=sayer(quiet)
+            runs,
+            out=to,
+            draws=draws,
+            jobs=jobs,
+            engine=engine_of(engine, jobs, scheduler),
+            resume=resume,
+            random_state=seed,
+            progress=progress,
+            say=sayer(quiet),
         )
     page = _page(result, runs, to)
     if as_json:

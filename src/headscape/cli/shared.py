@@ -35,6 +35,27 @@ OnlineOption = Annotated[bool, typer.Option("--online", help="Allow a hub id to 
 WeightsOption = Annotated[
     str, typer.Option("--weights", help="Number type of the weights: float32, bfloat16, float16.")
 ]
+EngineOption = Annotated[
+    str, typer.Option("--engine", help="Who works: local (processes of this machine) or dask (a cluster).")
+]
+SchedulerOption = Annotated[
+    str | None,
+    typer.Option("--scheduler", help="tcp://HOST:PORT of a Dask scheduler; a cluster of --jobs processes without."),
+]
+ResumeOption = Annotated[
+    bool,
+    typer.Option(
+        "--resume",
+        help="Redo only what is missing, as always; refuse, rather than start anew, if settings are not those before.",
+    ),
+]
+
+
+def engine_of(name: str, jobs: int, scheduler: str | None) -> Any:
+    """The engine the options ask for."""
+    from headscape.studies.engines import make_engine
+
+    return make_engine(name, jobs, scheduler)
 
 
 def sayer(quiet: bool) -> Callable[[str], None]:

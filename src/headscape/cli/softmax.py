@@ -8,11 +8,15 @@ from typing import Annotated, Any
 import typer
 
 from headscape.cli.shared import (
+    EngineOption,
     JsonOption,
     QuietOption,
+    ResumeOption,
     RunArgument,
+    SchedulerOption,
     SeedOption,
     app,
+    engine_of,
     out,
     print_json,
     print_table,
@@ -44,6 +48,9 @@ def softmax(
         bool, typer.Option("--model/--no-model", help="Put the decompositions back into the model.")
     ] = True,
     jobs: Annotated[int, typer.Option(help="Layers at a time.")] = 1,
+    engine: EngineOption = "local",
+    scheduler: SchedulerOption = None,
+    resume: ResumeOption = False,
     seed: SeedOption = 0,
     as_json: JsonOption = False,
     quiet: QuietOption = False,
@@ -64,6 +71,8 @@ def softmax(
         block=block,
         tolerance=tolerance,
         jobs=jobs,
+        engine=engine_of(engine, jobs, scheduler),
+        resume=resume,
         random_state=seed,
     )
     if as_json:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -10,14 +11,18 @@ import typer
 from headscape.cli.runs import capture_to, default_run, source_of
 from headscape.cli.shared import (
     DeviceOption,
+    EngineOption,
     JsonOption,
     ModelArgument,
     OnlineOption,
     QuietOption,
+    ResumeOption,
     RunArgument,
+    SchedulerOption,
     SeedOption,
     WeightsOption,
     app,
+    engine_of,
     load,
     out,
     print_json,
@@ -42,12 +47,16 @@ def organize(
         bool, typer.Option("--model/--no-model", help="Load the model for the induction scores.")
     ] = True,
     jobs: Annotated[int, typer.Option(help="Batches at a time.")] = 1,
+    engine: EngineOption = "local",
+    scheduler: SchedulerOption = None,
+    resume: ResumeOption = False,
     seed: SeedOption = 0,
     as_json: JsonOption = False,
     quiet: QuietOption = False,
 ) -> None:
     """Organise the heads of a run: trees, map, entropies, roles; what is stable, and what beats its null."""
-    result = _organize(run, block, kind, paper, iterations, random_weights, use_model, jobs, seed, quiet)
+    work = {"engine": engine_of(engine, jobs, scheduler), "jobs": jobs, "resume": resume}
+    result = _organize(run, block, kind, paper, iterations, random_weights, use_model, work, seed, quiet)
     if as_json:
         print_json(
             {
@@ -68,7 +77,7 @@ def _organize(
     iterations: int | None,
     random_weights: bool,
     use_model: bool,
-    jobs: int,
+    work: Mapping[str, Any],
     seed: int,
     quiet: bool,
 ) -> Any:
@@ -101,10 +110,10 @@ def _organize(
             questionnaire=settings,
             model=model,
             control=control,
-            jobs=jobs,
             random_state=seed,
             progress=progress,
             say=sayer(quiet),
+            **work,
         )
 
 
@@ -158,6 +167,9 @@ def analyze(
     tokens: Annotated[int, typer.Option(help="Tokens in a context.")] = 256,
     batches: Annotated[int, typer.Option(help="How many contexts.")] = 10,
     jobs: Annotated[int, typer.Option(help="Batches at a time.")] = 1,
+    engine: EngineOption = "local",
+    scheduler: SchedulerOption = None,
+    resume: ResumeOption = False,
     random_weights: Annotated[
         bool, typer.Option("--random-weights", help="Organise the same architecture with random weights as a control.")
     ] = False,
@@ -170,10 +182,11 @@ def analyze(
 ) -> None:
     """Capture, organise and report in one go."""
     source = source_of(text, images)
+    work = {"engine": engine_of(engine, jobs, scheduler), "jobs": jobs, "resume": resume}
     loaded = load(model, device, weights, online, quiet)
     target = to or default_run(model, source)
     capture_to(loaded, source, target, as_json=False, quiet=quiet, tokens=tokens, batches=batches, seed=seed)
-    result = _organize(target, None, None, False, None, random_weights, True, jobs, seed, quiet)
+    result = _organize(target, None, None, False, None, random_weights, True, work, seed, quiet)
     _print_findings(result)
     _report(target, None, "png", show, quiet)
 
@@ -190,6 +203,6 @@ def demo(
     """Run the embedded default from end to end: SmolLM2 on the sample prose, organised and reported."""
     loaded = load("smollm2-135m", "auto", "float32", False, quiet)
     capture_to(loaded, None, to, as_json=False, quiet=quiet, batches=batches, tokens=tokens, seed=seed)
-    result = _organize(to, None, None, False, None, False, True, 1, seed, quiet)
+    result = _organize(to, None, None, False, None, False, True, {}, seed, quiet)
     _print_findings(result)
     _report(to, None, "png", show, quiet)
