@@ -299,8 +299,9 @@ def test_more_text_to_calibrate_on_is_never_judged_on(run, model):
     plain = inputs_of(model, captured, JUDGE, 4, 0)
     split = inputs_of(model, captured, JUDGE, 4, 0, calibrate=[*RANK, JUDGE[0][:40]])
     ranked = [sample.stored["input_ids"].tobytes() for sample in split.rank]
-    more = [sample.stored["input_ids"].tobytes() for sample in split.calibrate]
-    assert more and not set(more) & set(ranked) and plain.calibrate == []
+    fitted = [sample.stored["input_ids"].tobytes() for sample in split.fit]
+    more = fitted[len(ranked) :]
+    assert fitted[: len(ranked)] == ranked and more and not set(more) & set(ranked) and len(plain.fit) == len(ranked)
     judged = {
         row.numpy().astype(np.int64).tobytes()
         for judge in (split.choose, split.judge)
@@ -315,3 +316,24 @@ def test_more_text_to_calibrate_on_is_never_judged_on(run, model):
         for captured_in, calibrate in ((captured, None), (captured, [JUDGE[0][:40]]))
     ]
     assert not np.allclose(costs[0][..., : costs[1].shape[-1]], costs[1][..., : costs[0].shape[-1]])
+
+
+def test_an_encoder_is_fitted_on_sentences_that_nobody_judges(load):
+    """Second moments on long windows are not those of sentences, and an encoder is judged on sentences."""
+    model = load("minilm-l6")
+    captured = hs.capture(model, [hs.sample_text("rank")], tokens=128, batches=2)
+    judged = hs.sample_text("judge")
+    split = inputs_of(model, captured, [judged], 4, 0)
+    sizes = [sample.stored["input_ids"].size for sample in split.fit]
+    assert len(sizes) == split.facts["fitted_on"] > 4 and max(sizes) < 64 and sizes == sorted(sizes)
+    fitted = [model.tokenizer.decode(s.stored["input_ids"].tolist(), skip_special_tokens=True) for s in split.fit]
+    assert all(any(text in whole for whole in split.texts) for text in fitted)
+    again = inputs_of(model, captured, [judged], 4, 0, calibrate=[judged[: len(judged) // 2]])
+    sentences = {
+        tuple(row)
+        for judge in (again.choose, again.judge)
+        for task in judge.tasks
+        for row in task["input_ids"].tolist()
+    }
+    assert not sentences & {tuple(s.stored["input_ids"].tolist()) for s in again.fit}
+    assert len(again.fit) > len(split.fit)

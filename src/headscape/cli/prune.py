@@ -150,6 +150,6 @@ def _export(model: Any, result: Any, path: Path, target: Path, kind: str, calibr
     folds = None
     if result.compensation != "none":
         split = inputs_of(model, open_capture(path), None, 3, 0, calibrate)
-        moments = moments_on(model, [*split.rank, *split.calibrate])
+        moments = moments_on(model, split.fit)
         folds = folds_of(model, select_heads(model, result.proposal), moments, result.compensation)
     return export_pruned(model, result.proposal, target, kind, folds=folds, timed=3)  # type: ignore[arg-type]

@@ -32,8 +32,8 @@ class Evidence:
 
     `frame` has one row a head with the columns of the organize study, in the order of `heads`; `distances` are the
     consensus distances of the heads, `tree` their tree. `samples` are the ranking inputs, never those a proposal is
-    judged on; `calibration` more of them, for what needs many: novelty and compensation. `texts` are the samples as
-    text, from which an encoder takes its sentences.
+    judged on; `fit` is what novelty and compensation are fitted on, the samples unless given. `texts` are the samples
+    as text, from which an encoder takes its sentences.
     """
 
     heads: Sequence[HeadId]
@@ -41,7 +41,7 @@ class Evidence:
     distances: FloatArray | None = None
     model: Model | None = None
     samples: Sequence[Sample] = field(default_factory=list)
-    calibration: Sequence[Sample] = ()
+    fit: Sequence[Sample] = ()
     texts: Sequence[str] = ()
     tree: PartitionTree | None = None
     seed: int = 0
@@ -63,8 +63,8 @@ class Evidence:
 
     @cached_property
     def moments(self) -> Moments:
-        """Second moments of the heads' outputs on the ranking samples and those to calibrate on."""
-        return moments_on(self.network, [*self.samples, *self.calibration])
+        """Second moments of the heads' outputs, for novelty and compensation."""
+        return moments_on(self.network, self.fit or self.samples)
 
     @cached_property
     def judge(self) -> Judge:

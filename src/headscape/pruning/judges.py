@@ -21,7 +21,18 @@ from headscape.attention.samples import Sample, grouped, samples_of
 from headscape.attention.sites import run
 from headscape.errors import InputError
 
-__all__ = ["Judge", "LossJudge", "SimilarityJudge", "cost", "judge_of", "sentence_pairs", "slopes", "unit_of"]
+__all__ = [
+    "Judge",
+    "LossJudge",
+    "SimilarityJudge",
+    "cost",
+    "judge_of",
+    "sentence_pairs",
+    "sentence_sample",
+    "sentences_of",
+    "slopes",
+    "unit_of",
+]
 
 FloatArray = npt.NDArray[np.float64]
 N_PAIRS = 200
@@ -76,7 +87,7 @@ class SimilarityJudge(Judge):
             raise InputError(f"{len(pairs)} sentence pairs say nothing about similarity; give a longer text")
         self.model = model
         sentences = sorted({sentence for pair in pairs for sentence in pair})
-        samples = [_sample(model, sentence) for sentence in sentences]
+        samples = [sentence_sample(model, sentence) for sentence in sentences]
         order = sorted(range(len(samples)), key=lambda i: samples[i].stored["input_ids"].size)
         places = {sentences[i]: place for place, i in enumerate(order)}
         self.tasks = [arguments for arguments, _ in grouped([samples[i] for i in order], 32)]
@@ -95,8 +106,22 @@ class SimilarityJudge(Judge):
         return Loss(6 * (ranks - self._intact) ** 2 / (n**2 - 1), "similarity")
 
 
-def _sample(model: Model, sentence: str) -> Sample:
+def sentence_sample(model: Model, sentence: str) -> Sample:
+    """One sentence as the encoder reads it, at its own length."""
     return samples_of(model, [sentence], SENTENCE_TOKENS, keep_short=True)[0][0]
+
+
+def sentences_of(texts: Sequence[str]) -> list[str]:
+    """The sentences of a usual length, in reading order.
+
+    >>> sentences_of(["Yes. The clocks all said something else. No!"])
+    ['The clocks all said something else.']
+    """
+    found: list[str] = []
+    for text in texts:
+        parts = re.split(r"(?<=[.!?])\s+", " ".join(text.split()))
+        found += [part for part in parts if WORDS[0] <= len(part.split()) <= WORDS[1]]
+    return found
 
 
 def sentence_pairs(texts: Sequence[str], n: int = N_PAIRS, seed: int = 0) -> list[tuple[str, str]]:
@@ -106,10 +131,7 @@ def sentence_pairs(texts: Sequence[str], n: int = N_PAIRS, seed: int = 0) -> lis
     >>> sentence_pairs([text], 2)[0]
     ('It was a bright cold day in spring.', 'The clocks all said something else.')
     """
-    found: list[str] = []
-    for text in texts:
-        parts = re.split(r"(?<=[.!?])\s+", " ".join(text.split()))
-        found += [part for part in parts if WORDS[0] <= len(part.split()) <= WORDS[1]]
+    found = sentences_of(texts)
     if len(set(found)) < 2:
         raise InputError(f"the text has {len(set(found))} sentences of {WORDS[0]} to {WORDS[1]} words; two are needed")
     rng = np.random.default_rng(seed)

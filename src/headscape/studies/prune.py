@@ -174,7 +174,7 @@ def prune(
                 "at least one must stay"
             )
         split = inputs_of(evidence.network, captured, inputs, windows, random_state, calibrate)
-        evidence.texts, evidence.calibration = split.texts, split.calibrate
+        evidence.texts, evidence.fit = split.texts, split.fit
         facts = {
             "block": chosen_block,
             "seed": random_state,

@@ -13,7 +13,14 @@ from headscape.attention.inputs import read_texts, sample_images, sample_text
 from headscape.attention.samples import Sample, replayed, samples_of
 from headscape.captures import Capture
 from headscape.errors import InputError
-from headscape.pruning.judges import Judge, LossJudge, SimilarityJudge, sentence_pairs
+from headscape.pruning.judges import (
+    Judge,
+    LossJudge,
+    SimilarityJudge,
+    sentence_pairs,
+    sentence_sample,
+    sentences_of,
+)
 
 if TYPE_CHECKING:
     from headscape.attention.models import Model
@@ -27,13 +34,14 @@ CALIBRATING = 64  # windows or images at most
 
 @dataclass(frozen=True)
 class Inputs:
-    """Ranking samples with their texts, more to calibrate on, and the judges to choose and to judge by.
+    """Ranking samples with their texts, what is fitted on, and the judges to choose and to judge by.
 
-    `facts` are recorded.
+    `fit` is for novelty and compensation: the ranking samples and those to calibrate on; for an encoder their
+    sentences, since sentences are what it is judged on. `facts` are recorded.
     """
 
     rank: Sequence[Sample]
-    calibrate: Sequence[Sample]
+    fit: Sequence[Sample]
     texts: Sequence[str]
     choose: Judge
     judge: Judge
@@ -81,7 +89,8 @@ def inputs_of(model: Model, captured: Capture, inputs: Any, windows: int, seed: 
         )
     cut = max(1, round(len(left) * CHOOSING))
     facts |= {"ranked": len(ranked), "chosen_on": cut, "judged_on": len(left) - cut, **_calibrated(more)}
-    return Inputs(ranked, more, (), LossJudge(model, left[:cut], seed), LossJudge(model, left[cut:], seed), facts)
+    choose, judge = (LossJudge(model, part, seed) for part in (left[:cut], left[cut:]))
+    return Inputs(ranked, [*ranked, *more], (), choose, judge, facts)
 
 
 def _content(sample: Sample) -> bytes:
@@ -94,12 +103,19 @@ def _calibrated(more: Sequence[Sample]) -> dict[str, Any]:
 
 
 def _sentences(model: Model, ranked: Sequence[Sample], more: Sequence[Sample], inputs: Any, seed: int) -> Inputs:
-    texts = [model.tokenizer.decode(s.stored["input_ids"].tolist(), skip_special_tokens=True) for s in ranked]
+    def text(sample: Sample) -> str:
+        return str(model.tokenizer.decode(sample.stored["input_ids"].tolist(), skip_special_tokens=True))
+
+    texts = [text(sample) for sample in ranked]
     given = read_texts(inputs) if inputs is not None else [sample_text("judge")]
     whole = "\n".join(given)
     cut = whole.rfind(". ", 0, int(len(whole) * CHOOSING)) + 1
     parts = [sentence_pairs([part], seed=seed) for part in (whole[:cut], whole[cut:])]
     choose, judge = (SimilarityJudge(model, pairs) for pairs in parts)
+    judged = {tuple(row) for part in (choose, judge) for task in part.tasks for row in task["input_ids"].tolist()}
+    found = [sentence_sample(model, sentence) for sentence in sentences_of([*texts, *map(text, more)])]
+    fit = [sample for sample in found if tuple(sample.stored["input_ids"].tolist()) not in judged]
+    fit.sort(key=lambda sample: sample.stored["input_ids"].size)  # equal lengths share a forward pass
     facts = {"ranked": len(ranked), "chosen_on": len(parts[0]), "judged_on": len(parts[1]), "kind": "sentence pairs"}
-    facts |= _calibrated(more)
-    return Inputs(ranked, more, texts, choose, judge, facts)
+    facts |= {"fitted_on": len(fit), **_calibrated(more)}
+    return Inputs(ranked, fit or ranked, texts, choose, judge, facts)
