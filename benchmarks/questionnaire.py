@@ -27,7 +27,7 @@ from _timing import in_turns, table
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
 
 from headscape.geometry.affinity import cosine_affinity
-from headscape.geometry.emd import folder_weights
+from headscape.geometry.folder_means import folder_weights
 from headscape.geometry.planted import planted
 from headscape.geometry.questionnaire import Questionnaire
 from headscape.tree import PartitionTree

@@ -6,7 +6,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headscape.errors import InputError
-from headscape.geometry.emd import folder_weights, tree_distance
+from headscape.geometry.emd import tree_distance
+from headscape.geometry.folder_means import folder_weights
 from headscape.tensor import AttentionTensor
 from headscape.tree import PartitionTree
 from reference import QUICK, arrays_on_trees, random_tree
@@ -77,13 +78,12 @@ def test_chunks_and_threads():
     whole = tree_distance(X, trees, 0, threads=1)
     for threads in (2, 5):
         assert np.array_equal(tree_distance(X, trees, 0, threads=threads), whole)
-    one_folder = 36 * len(trees[2].sizes) * 4  # rows are padded to a multiple of four
-    for folders in (1, 3, 7.5):
-        small = tree_distance(X, trees, 0, max_memory=folders * one_folder, threads=1)
-        np.testing.assert_allclose(small, whole, rtol=1e-6)
-        assert np.array_equal(tree_distance(X, trees, 0, max_memory=folders * one_folder, threads=4), small)
-    with pytest.raises(InputError, match="max_memory is"):
-        tree_distance(X, trees, 0, max_memory=one_folder - 1)
+    columns = len(trees[1].sizes) * len(trees[2].sizes)
+    for rows in (8, 9, 20, 64):  # two tiles of four slices each at least
+        for threads in (1, 4):
+            assert np.array_equal(tree_distance(X, trees, 0, max_memory=rows * columns * 4, threads=threads), whole)
+    with pytest.raises(InputError, match="max_memory leaves"):
+        tree_distance(X, trees, 0, max_memory=8 * columns * 4 - 1)
 
 
 def test_a_single_folder_weighs_as_the_formula_says():

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -9,7 +11,7 @@ import numpy.typing as npt
 
 from headscape.errors import InputError
 
-__all__ = ["cosine_affinity", "dual_affinity", "median_distance"]
+__all__ = ["block_rows", "cosine_affinity", "cosine_of_blocks", "dual_affinity", "median_distance"]
 
 FloatArray = npt.NDArray[np.float64]
 
@@ -37,14 +39,27 @@ def cosine_affinity(X: npt.ArrayLike, axis: int) -> FloatArray:
            [0.  , 0.  , 1.  , 0.  ],
            [0.  , 0.  , 0.  , 1.  ]])
     """
-    slices = np.moveaxis(np.asarray(X), axis, 0)
-    n = len(slices)
-    dtype = np.float64 if slices.dtype.itemsize > 4 else np.float32
-    scale = max(float(slices.max()), -float(slices.min())) or 1.0  # squares of very large or small entries exist then
-    rows = max(1, _BLOCK // max(1, slices[:, :1].size * 8))
+    values = np.asarray(X)
+    slices = np.moveaxis(values, axis, 0)
+    scale = max(float(values.max()), -float(values.min()))
+    return cosine_of_blocks(lambda lo, hi: slices[:, lo:hi], slices.shape, slices.dtype, scale)
+
+
+def cosine_of_blocks(
+    read: Callable[[int, int], npt.NDArray[Any]], shape: tuple[int, ...], dtype: np.dtype[Any], scale: float
+) -> FloatArray:
+    """`cosine_affinity` of an array that is read in blocks: ``read(lo, hi)`` is ``slices[:, lo:hi]``.
+
+    `shape` has the compared axis first; `scale` is the largest absolute value.
+    """
+    n = shape[0]
+    single = np.float64 if dtype.itemsize > 4 else np.float32
+    scale = scale or 1.0  # squares of very large or small entries exist then
     gram = np.zeros((n, n))
-    for lo in range(0, slices.shape[1], rows):
-        part: npt.NDArray[Any] = np.divide(slices[:, lo : lo + rows], scale, dtype=dtype).reshape(n, -1)
+    rows = block_rows(shape)
+    for lo in range(0, shape[1], rows):
+        part: npt.NDArray[Any] = np.divide(read(lo, min(lo + rows, shape[1])), scale, dtype=single, order="C")
+        part = part.reshape(n, -1)
         gram += part @ part.T
     norm = np.sqrt(np.diag(gram))
     norm[norm == 0] = 1.0
@@ -52,6 +67,11 @@ def cosine_affinity(X: npt.ArrayLike, axis: int) -> FloatArray:
     affinity[affinity > 1.0 - _SAME] = 1.0
     np.fill_diagonal(affinity, 1.0)
     return affinity
+
+
+def block_rows(shape: tuple[int, ...]) -> int:
+    """How many indices of the second axis are multiplied at a time."""
+    return max(1, _BLOCK // max(1, shape[0] * math.prod(shape[2:]) * 8))
 
 
 def median_distance(distances: npt.ArrayLike) -> float:

@@ -2,46 +2,146 @@
 
 from __future__ import annotations
 
+import math
+import mmap
 from collections import namedtuple
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from functools import cache
-from typing import Any
+from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 import numpy.typing as npt
 
 from headscape.errors import InputError
-from headscape.tensor import AXES, AttentionTensor, check_finite
+from headscape.tensor import AXES, AttentionTensor
 
-__all__ = ["as_values", "per_axis"]
+__all__ = ["LazyArray", "as_lazy", "as_values", "block_range", "blocks", "per_axis", "value_range"]
+
+_BLOCK = 2**26
+"""Bytes looked at together."""
 
 
-def as_values(X: AttentionTensor | npt.ArrayLike) -> tuple[npt.NDArray[Any], tuple[str, ...]]:
-    """Return the array and the names of its axes, after looking for what cannot be organised.
+@runtime_checkable
+class LazyArray(Protocol):
+    """An array that is read by slicing along its first axis: a dataset of h5py or zarr, or a class of your own."""
 
-    An AttentionTensor has axes query, key, head; another array axis0, axis1, ... Nothing is copied.
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """As of an ndarray."""
+        ...
+
+    @property
+    def dtype(self) -> Any:
+        """What ``np.dtype`` understands."""
+        ...
+
+    def __getitem__(self, rows: slice, /) -> Any:
+        """Rows lo..hi of the first axis, as what ``np.asarray`` understands."""
+        ...
+
+
+def as_lazy(X: AttentionTensor | LazyArray | npt.ArrayLike) -> tuple[npt.NDArray[Any] | LazyArray, tuple[str, ...]]:
+    """Return the array and the names of its axes without reading it; its entries are not looked at.
+
+    An AttentionTensor has axes query, key, head; another array axis0, axis1, ... Nothing is copied. What has a shape, a
+    dtype of numpy's and can be sliced, but does not lie in memory as an ndarray does, stays as it is.
 
     Raises
     ------
     InputError
-        If the order is below two, an axis is empty, the entries are not real numbers, or one is NaN or infinite (the
-        message names axis and index).
+        If the order is below two, an axis is empty, or the entries are not real numbers.
     """
+    values: npt.NDArray[Any] | LazyArray
     if isinstance(X, AttentionTensor):
-        values: npt.NDArray[Any] = X.values
-        names: tuple[str, ...] = AXES
+        values = X.values
+    elif _is_lazy(X):
+        values = X  # type: ignore[assignment]  # looked at just now
     else:
         values = np.asarray(X)
-        names = tuple(f"axis{a}" for a in range(values.ndim))
-    if values.dtype.kind not in "fiub":
-        raise InputError(f"an array of real numbers is needed, this one has dtype {values.dtype}")
-    if values.ndim < 2:
-        raise InputError(f"an array of order 2 or more is needed, this one has shape {values.shape}")
-    for name, size in zip(names, values.shape, strict=True):
+    shape, dtype = tuple(values.shape), np.dtype(values.dtype)
+    names = AXES if isinstance(X, AttentionTensor) else tuple(f"axis{a}" for a in range(len(shape)))
+    if dtype.kind not in "fiub":
+        raise InputError(f"an array of real numbers is needed, this one has dtype {dtype}")
+    if len(shape) < 2:
+        raise InputError(f"an array of order 2 or more is needed, this one has shape {shape}")
+    for name, size in zip(names, shape, strict=True):
         if size == 0:
-            raise InputError(f"axis '{name}' of the array of shape {values.shape} is empty")
-    check_finite(values, names)
+            raise InputError(f"axis '{name}' of the array of shape {shape} is empty")
     return values, names
+
+
+def as_values(X: AttentionTensor | LazyArray | npt.ArrayLike) -> tuple[npt.NDArray[Any], tuple[str, ...]]:
+    """Return the array, in memory, and the names of its axes, after looking for what cannot be organised.
+
+    Raises
+    ------
+    InputError
+        As `as_lazy`, and if an entry is NaN or infinite (the message names axis and index).
+    """
+    lazy, names = as_lazy(X)
+    values = lazy if isinstance(lazy, np.ndarray) else np.asarray(lazy[0 : lazy.shape[0]])
+    value_range(values, names)
+    return values, names
+
+
+def blocks(values: npt.NDArray[Any] | LazyArray, n_bytes: float = _BLOCK) -> Iterator[tuple[int, npt.NDArray[Any]]]:
+    """The array in blocks of its first axis, each with its start; at most so many bytes, but one row at least.
+
+    Pages of a memory map are let go behind it, so that reading through a file does not fill the memory.
+    """
+    row = math.prod(values.shape[1:]) * np.dtype(values.dtype).itemsize
+    step = max(1, int(n_bytes // row))
+    for lo in range(0, values.shape[0], step):
+        yield lo, np.asarray(values[lo : lo + step])
+        _let_go(values)
+
+
+def value_range(values: npt.NDArray[Any] | LazyArray, names: tuple[str, ...]) -> tuple[float, float]:
+    """Smallest and largest entry.
+
+    Raises
+    ------
+    InputError
+        If an entry is NaN or infinite; the message names axis and index.
+    """
+    ranges = [block_range(block, start, names) for start, block in blocks(values)]
+    return min(low for low, _ in ranges), max(high for _, high in ranges)
+
+
+def block_range(block: npt.NDArray[Any], start: int, names: tuple[str, ...]) -> tuple[float, float]:
+    """Smallest and largest entry of a block that begins at `start`; raises as `value_range`."""
+    low, high = float(block.min()), float(block.max())  # NaN if one is there
+    if math.isfinite(low) and math.isfinite(high):
+        return low, high
+    bad = ~np.isfinite(block)
+    if not bad.any():  # a long double beyond the range of float64
+        raise InputError(f"an entry at {names[0]} {start} or after it is beyond the range of float64")
+    first, *rest = np.unravel_index(int(np.argmax(bad)), block.shape)
+    where = ", ".join(f"{axis} {i}" for axis, i in zip(names, (first + start, *rest), strict=True))
+    raise InputError(f"{block[(first, *rest)]} at {where}; remove or replace such entries first")
+
+
+def _is_lazy(X: object) -> bool:
+    """Whether to slice it instead of handing it to numpy, which would read it whole."""
+    if isinstance(X, np.ndarray | np.generic) or hasattr(X, "__array_interface__") or hasattr(X, "iloc"):
+        return False
+    if not (isinstance(getattr(X, "shape", None), tuple) and hasattr(X, "__getitem__")):
+        return False
+    try:
+        np.dtype(X.dtype)  # type: ignore[attr-defined]  # torch has its own
+    except (AttributeError, TypeError):
+        return False
+    return True
+
+
+def _let_go(values: object) -> None:
+    """Drop the pages of a read-only memory map; they come back from the file when asked for."""
+    while isinstance(values, np.ndarray):
+        if isinstance(values, np.memmap) and values.mode != "r":
+            return  # what was written to a private map would be lost
+        values = values.base
+    if isinstance(values, mmap.mmap) and hasattr(mmap, "MADV_DONTNEED"):
+        values.madvise(mmap.MADV_DONTNEED)
 
 
 def per_axis(names: tuple[str, ...], values: Iterable[Any]) -> Any:

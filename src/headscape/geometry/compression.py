@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
+from headscape.geometry.folder_means import Slices
 from headscape.tree import PartitionTree
 from headscape.wavelets.haar import haar_transform
 
@@ -27,17 +26,19 @@ class CompressionSample:
     Parameters
     ----------
     values
-        The array; each of its d axes is cut to a random 2^(17/d) of its leaves where it is longer.
+        The array, or what reads its slices; each of its d axes is cut to a random 2^(17/d) of its leaves where it is
+        longer.
     random_state
         Seed of the sample and of the shuffles.
     """
 
-    def __init__(self, values: npt.NDArray[Any], random_state: int | None) -> None:
+    def __init__(self, values: Slices, random_state: int | None) -> None:
         rng = np.random.default_rng(random_state)
-        longest = int(_ENTRIES ** (1 / values.ndim))
+        longest = int(_ENTRIES ** (1 / len(values.shape)))
         self._leaves = [np.sort(rng.choice(n, min(n, longest), replace=False)) for n in values.shape]
         moves = [[rng.permutation(len(kept)) for kept in self._leaves] for _ in range(_SHUFFLES)]
-        part = values[np.ix_(*self._leaves)]
+        first, *rest = self._leaves
+        part = np.stack([values[i][np.ix_(*rest)] for i in first])
         self._stack = np.stack([part, *(part[np.ix_(*move)] for move in moves)])
 
     def compression(self, trees: Sequence[PartitionTree]) -> float:

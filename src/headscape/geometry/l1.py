@@ -9,13 +9,13 @@ import numpy.typing as npt
 
 from headscape.geometry._compiled import compiled, n_threads, run_tasks
 
-__all__ = ["ROWS", "add_pairwise_l1", "pairwise_l1", "symmetric"]
+__all__ = ["COLUMNS", "ROWS", "add_cross_l1", "add_pairwise_l1", "pairwise_l1", "symmetric"]
 
 Floats = npt.NDArray[Any]  # float32 or float64
 
 ROWS = 4
 """Rows come in blocks of 4 x 4, so the matrix is padded to a multiple of this many."""
-_SLICE = 2048
+COLUMNS = 2048
 """Columns summed in the rows' own precision: enough that adding up vector lanes at the end costs little."""
 _TILE = 32
 """Rows of a task; the slices of two such sets, 512 KB, stay in the second-level cache."""
@@ -58,8 +58,8 @@ def _block(rows: Floats, i: int, j: int, lo: int, hi: int, one: Any) -> tuple[An
 def _tile(rows: Floats, total: npt.NDArray[np.float64], i0: int, i1: int, j0: int, j1: int, one: Any) -> None:
     """Add the distances of rows i0..i1 to rows j0..j1 to `total`, slice by slice; on the diagonal the upper blocks."""
     n_columns = rows.shape[1]
-    for lo in range(0, n_columns, _SLICE):
-        hi = min(lo + _SLICE, n_columns)
+    for lo in range(0, n_columns, COLUMNS):
+        hi = min(lo + COLUMNS, n_columns)
         for i in range(i0, i1, ROWS):
             for j in range(max(i, j0), j1, ROWS):
                 sums = _block(rows, i, j, lo, hi, one)
@@ -87,6 +87,21 @@ def add_pairwise_l1(rows: Floats, total: npt.NDArray[np.float64], threads: int) 
     pairs = sorted(((i, j) for i in starts for j in starts if i <= j), key=lambda pair: pair[0] == pair[1])
     one = rows.dtype.type(1)
     run_tasks(_tile, [(rows, total, i, min(i + tile, n), j, min(j + tile, n), one) for i, j in pairs], threads)
+
+
+def add_cross_l1(rows: Floats, split: int, total: npt.NDArray[np.float64], threads: int) -> None:
+    """Add the L1 distances between the rows before `split` and those from there on to ``total``, (split, n - split).
+
+    As `add_pairwise_l1`, whose sums it repeats bit by bit; `split` is a multiple of `ROWS` too.
+    """
+    n = len(rows)
+    sums = np.zeros((split, n))
+    sums[:, split:] = total  # carried on, not added at the end: the order of additions stays
+    one = rows.dtype.type(1)
+    pairs = [(i, j) for i in range(0, split, _TILE) for j in range(split, n, _TILE)]
+    tasks = [(rows, sums, i, min(i + _TILE, split), j, min(j + _TILE, n), one) for i, j in pairs]
+    run_tasks(_tile, tasks, threads)
+    total[:] = sums[:, split:]
 
 
 def pairwise_l1(rows: npt.ArrayLike, threads: int | None = None) -> npt.NDArray[np.float64]:

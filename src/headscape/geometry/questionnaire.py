@@ -12,21 +12,20 @@ from sklearn.base import BaseEstimator
 
 from headscape.errors import InputError
 from headscape.geometry._compiled import n_threads, run_tasks
-from headscape.geometry.affinity import cosine_affinity, dual_affinity, median_distance
-from headscape.geometry.arrays import as_values, per_axis
+from headscape.geometry.affinity import dual_affinity, median_distance
+from headscape.geometry.arrays import LazyArray, as_lazy, per_axis
 from headscape.geometry.build import BuildOptions, build_tree, check_builder
 from headscape.geometry.compression import CompressionSample
 from headscape.geometry.diffusion import one_blas_thread
 from headscape.geometry.emd import DEFAULT_MEMORY, slice_distance
-from headscape.geometry.l1 import ROWS, add_pairwise_l1, symmetric
-from headscape.geometry.memory import check_memory, keeps_layouts
+from headscape.geometry.memory import keeps_layouts, plan_memory
+from headscape.geometry.slices import ArraySlices, DiskSlices
 from headscape.tensor import AttentionTensor
 from headscape.tree import PartitionTree
 
 __all__ = ["Iteration", "Questionnaire"]
 
 FloatArray = npt.NDArray[np.float64]
-Values = npt.NDArray[np.float32]
 
 
 class _Paper(NamedTuple):
@@ -39,8 +38,6 @@ class _Paper(NamedTuple):
 
 _PAPER_MATRIX = _Paper(10, 1.0, 0.0)
 _PAPER_TENSOR = _Paper(3, 0.0, 1.0)
-_CACHE_LINE = 16
-"""float32 entries that memory hands over together: slices are copied in such blocks, each line read once."""
 _UPDATES = ("latest", "previous", "published")
 
 
@@ -85,8 +82,11 @@ class Questionnaire(BaseEstimator):  # type: ignore[misc]  # scikit-learn is unt
     tol
         Stop when the change of every axis falls below this.
     max_memory
-        Bytes that fitting may take beside the array given. `memory_estimate` is asked first; if it says more, nothing
-        is started.
+        Bytes that fitting may take beside the array given. Where `memory_estimate` says more, the array is copied to
+        scratch files, one an axis, and read from there in tiles; the result is the same to the last bit. If not even
+        the (n, n) matrices fit, nothing is started.
+    scratch
+        Folder of the scratch files; None is the system's temporary folder. They go when fitting ends, however it ends.
     n_jobs
         Threads of the distance kernel; None is numba's setting. Any number gives the same bytes.
     random_state
@@ -125,6 +125,7 @@ class Questionnaire(BaseEstimator):  # type: ignore[misc]  # scikit-learn is unt
         update: str = "latest",
         tol: float = 0.0,
         max_memory: float = DEFAULT_MEMORY,
+        scratch: str | None = None,
         n_jobs: int | None = None,
         random_state: int | None = 0,
     ) -> None:
@@ -139,6 +140,7 @@ class Questionnaire(BaseEstimator):  # type: ignore[misc]  # scikit-learn is unt
         self.update = update
         self.tol = tol
         self.max_memory = max_memory
+        self.scratch = scratch
         self.n_jobs = n_jobs
         self.random_state = random_state
 
@@ -156,34 +158,34 @@ class Questionnaire(BaseEstimator):  # type: ignore[misc]  # scikit-learn is unt
         settings: dict[str, Any] = {"n_iter": None, "tree": "flexible", "level_weight": None, "size_weight": None}
         return cls(**(settings | changes))
 
-    def fit(self, X: AttentionTensor | npt.ArrayLike, y: object = None) -> Questionnaire:
+    def fit(self, X: AttentionTensor | LazyArray | npt.ArrayLike, y: object = None) -> Questionnaire:
         """Organise an array of order two or more.
 
         Parameters
         ----------
         X
-            AttentionTensor, or any real array. It is worked on in float32, after scaling.
+            AttentionTensor, or any real array. It is worked on in float32, after scaling. A ``np.memmap``, or what can
+            only be sliced (`LazyArray`), is read in blocks, and never held whole where that is more than `max_memory`.
         y
             Not used; there because scikit-learn passes it.
 
         Raises
         ------
         InputError
-            For an array that is not real, finite and of order two or more, for settings that do not exist, or if the
-            estimate of memory is above `max_memory`.
+            For an array that is not real, finite and of order two or more, for settings that do not exist, if the
+            least memory is above `max_memory`, or if the scratch files do not fit on the disk.
         """
-        values, names = as_values(X)
-        run = self._checked_settings(values.ndim)
-        check_memory(values.shape, names, self.max_memory)
+        values, names = as_lazy(X)
+        run = self._checked_settings(len(values.shape))
         threads = n_threads(self.n_jobs)
-        head = values.ndim - 1 if values.ndim > 2 else None
-        turns = range(values.ndim) if head is None else [head, *range(head)]
+        order = len(values.shape)
+        head = order - 1 if order > 2 else None
+        turns = range(order) if head is None else [head, *range(head)]
         self.history_: list[Iteration] = []
-        with one_blas_thread():
+        with one_blas_thread(), self._slices(values, names, threads) as slices:
             initial: list[PartitionTree | None] = [None for _ in names]
-            starts = [(initial, values, axis) for axis in range(values.ndim) if axis != head]
+            starts = [(initial, slices, axis) for axis in range(order) if axis != head]
             run_tasks(self._first_tree, starts, threads)
-            slices = _Slices(values, self.max_memory, threads)
             sample = CompressionSample(slices.work, self.random_state)
             trees = list(initial)
             distances: list[FloatArray] = [np.zeros((0, 0)) for _ in names]
@@ -197,7 +199,7 @@ class Questionnaire(BaseEstimator):  # type: ignore[misc]  # scikit-learn is unt
                         _others(source[self.update], trees, axis),
                         run.level_weight,
                         run.size_weight,
-                        self.max_memory,
+                        slices.tiles,
                         threads,
                         slices.leaf_distance(axis) if run.level_weight == 0 else None,
                     )
@@ -218,8 +220,20 @@ class Questionnaire(BaseEstimator):  # type: ignore[misc]  # scikit-learn is unt
     def _options(self) -> BuildOptions:
         return BuildOptions(self.markov_alpha, self.n_eigenvectors, self.merge_scale)
 
-    def _first_tree(self, trees: list[PartitionTree | None], values: npt.NDArray[Any], axis: int) -> None:
-        cosine = cosine_affinity(values, axis)
+    def _slices(
+        self, values: npt.NDArray[Any] | LazyArray, names: tuple[str, ...], threads: int
+    ) -> ArraySlices | DiskSlices:
+        """The array in memory if it fits there, else in scratch files."""
+        shape, itemsize = tuple(values.shape), np.dtype(values.dtype).itemsize
+        held = isinstance(values, np.ndarray)
+        plan = plan_memory(shape, names, itemsize, self.max_memory, threads, held)
+        if plan.on_disk:
+            return DiskSlices(values, names, self.scratch, plan.tiles, threads)
+        array = values if isinstance(values, np.ndarray) else np.asarray(values[0 : shape[0]])
+        return ArraySlices(array, names, plan.tiles, keeps_layouts(shape, self.max_memory), threads)
+
+    def _first_tree(self, trees: list[PartitionTree | None], slices: ArraySlices | DiskSlices, axis: int) -> None:
+        cosine = slices.cosine(axis)
         trees[axis] = build_tree(1.0 - cosine, cosine, self.tree, self._options())
 
     def _checked_settings(self, order: int) -> _Paper:
@@ -236,65 +250,6 @@ class Questionnaire(BaseEstimator):  # type: ignore[misc]  # scikit-learn is unt
         if run.n_iter < 1:
             raise InputError(f"n_iter must be at least 1, it is {run.n_iter}")
         return run
-
-
-class _Slices:
-    """The array as float32, scaled, with any axis first and contiguous.
-
-    Distances do not see a shift, so a large common offset is taken out before rounding; the scale is a power of two, so
-    scaling rounds nothing. Both depend on the largest and smallest entry alone, not on the order of the entries.
-    """
-
-    def __init__(self, values: npt.NDArray[Any], max_memory: float, threads: int) -> None:
-        low, high = float(values.min()), float(values.max())
-        offset = low if low > high - low else high if high < low - high else 0.0
-        exponent = int(np.clip(np.frexp(max(high - offset, offset - low))[1], -1000, 1000))
-        self.unit = 2.0**exponent
-        single = values.dtype == np.float32 and offset == 0 and abs(exponent) < 100
-        between = np.float32 if single else np.float64
-        self.work: Values = np.empty(values.shape, dtype=np.float32)
-
-        def scale(i: int) -> None:  # a slice at a time, so that float64 in between stays small
-            self.work[i] = (values[i].astype(between, copy=False) - between(offset)) * between(1 / self.unit)
-
-        run_tasks(scale, [(i,) for i in range(len(values))], threads)
-        self._threads = threads
-        self._keep = keeps_layouts(values.shape, max_memory)
-        self._kept: dict[int, Values] = {}
-        self._leaf_distances: dict[int, FloatArray] = {}
-
-    def along(self, axis: int) -> Values:
-        """Return the array with `axis` first, contiguous."""
-        return self._padded(axis)[: self.work.shape[axis]]
-
-    def leaf_distance(self, axis: int) -> FloatArray:
-        """L1 distances of the slices as they are: a part of every tree distance that no tree changes."""
-        if axis not in self._leaf_distances:
-            padded = self._padded(axis)
-            total = np.zeros((len(padded), len(padded)))
-            add_pairwise_l1(padded.reshape(len(padded), -1), total, self._threads)
-            n = self.work.shape[axis]
-            self._leaf_distances[axis] = symmetric(total[:n, :n])
-        return self._leaf_distances[axis]
-
-    def _padded(self, axis: int) -> Values:
-        """Return the array with `axis` first, and slices of zeros behind, for the kernel."""
-        if axis in self._kept:
-            return self._kept[axis]
-        view = np.moveaxis(self.work, axis, 0)
-        n = len(view)
-        if axis == 0 and n % ROWS == 0:
-            return self.work
-        if not self._keep:
-            self._kept.clear()  # one at a time
-        padded = np.zeros((n + -n % ROWS, *view.shape[1:]), dtype=np.float32)
-
-        def copy(lo: int) -> None:
-            padded[lo : min(lo + _CACHE_LINE, n)] = view[lo : lo + _CACHE_LINE]
-
-        run_tasks(copy, [(lo,) for lo in range(0, n, _CACHE_LINE)], self._threads)
-        self._kept[axis] = padded
-        return padded
 
 
 def _others(

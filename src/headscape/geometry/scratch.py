@@ -1,0 +1,203 @@
+"""Scratch files: an array copied to disk once an axis, with that axis first, so that slices are read in one piece."""
+
+from __future__ import annotations
+
+import math
+import os
+import shutil
+import tempfile
+import threading
+from collections.abc import Callable
+from typing import IO, Any
+
+import numpy as np
+import numpy.typing as npt
+
+from headscape.errors import InputError
+from headscape.geometry._compiled import run_tasks
+from headscape.geometry.arrays import LazyArray, block_range, blocks
+
+__all__ = ["Layouts", "check_disk", "scratch_bytes"]
+
+_LINE = 64
+"""Bytes that memory hands over together: that much of an axis is turned around at a time."""
+_SPARE = 1.02
+"""Room a file system wants beside the files."""
+
+
+def scratch_bytes(shape: tuple[int, ...], itemsize: int) -> int:
+    """Bytes of scratch files for an array: one copy an axis.
+
+    >>> scratch_bytes((1024, 1024, 1000), 2) / 1e9
+    6.291456
+    """
+    return len(shape) * math.prod(shape) * itemsize
+
+
+def check_disk(need: float, directory: str | None) -> str:
+    """Return the folder of the scratch files after looking for room.
+
+    Raises
+    ------
+    InputError
+        If the folder does not exist or cannot be written to, or too little is free.
+    """
+    folder = directory or tempfile.gettempdir()
+    if not os.path.isdir(folder) or not os.access(folder, os.W_OK):
+        raise InputError(f"the scratch folder {folder} does not exist or cannot be written to; name another")
+    free = shutil.disk_usage(folder).free
+    if need * _SPARE > free:
+        raise InputError(
+            f"the scratch files take {need / 1e9:.3g} GB, {folder} has {free / 1e9:.3g} GB free; "
+            "name a larger folder (scratch, or TMPDIR), or raise max_memory"
+        )
+    return folder
+
+
+class Layouts:
+    """Copies of an array on disk, in its own dtype: for every axis one with that axis first, the others in their order.
+
+    Parameters
+    ----------
+    values
+        Read once, in blocks of its first axis.
+    names
+        Of the axes, for the message.
+    directory
+        Where; the system's temporary folder if None.
+    memory
+        Bytes for a block and its turned copies.
+    threads
+        Files are written by so many at a time.
+
+    Raises
+    ------
+    InputError
+        If there is not enough disk, or an entry is NaN or infinite.
+    """
+
+    def __init__(
+        self,
+        values: npt.NDArray[Any] | LazyArray,
+        names: tuple[str, ...],
+        directory: str | None,
+        memory: float,
+        threads: int,
+    ) -> None:
+        self.shape, self.dtype = tuple(values.shape), np.dtype(values.dtype)
+        self.bytes_read = 0
+        self._lock = threading.Lock()
+        folder = check_disk(scratch_bytes(self.shape, self.dtype.itemsize), directory)
+        # without a name from the start where the system can: nothing is left behind, however the process ends
+        self._files: list[IO[bytes]] = []
+        try:
+            for _ in self.shape:
+                self._files.append(tempfile.TemporaryFile(dir=folder, prefix="headscape-", buffering=0))  # noqa: SIM115
+            ranges = []
+            for start, block in blocks(values, memory / 4):
+                ranges.append(block_range(block, start, names))
+                run_tasks(self._write, [(axis, start, block) for axis in range(len(self.shape))], threads)
+            self.value_range = min(low for low, _ in ranges), max(high for _, high in ranges)
+        except BaseException as error:
+            self.close()
+            if isinstance(error, OSError):
+                raise InputError(f"writing scratch files to {folder} failed: {error}") from None
+            raise
+
+    def __enter__(self) -> Layouts:
+        return self
+
+    def __exit__(self, *reason: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Remove the files."""
+        for file in self._files:
+            file.close()
+        self._files.clear()
+
+    def read(self, axis: int, lo: int, hi: int) -> npt.NDArray[Any]:
+        """Slices lo..hi of an axis, (hi - lo, other axes ..)."""
+        rest = tuple(n for b, n in enumerate(self.shape) if b != axis)
+        length = math.prod(rest)
+        return self._entries(axis, lo * length, hi * length).reshape(hi - lo, *rest)
+
+    def read_entries(self, axis: int, i: int, lo: int, hi: int) -> npt.NDArray[Any]:
+        """Entries lo..hi of slice i of an axis, flat."""
+        length = math.prod(self.shape) // self.shape[axis]
+        return self._entries(axis, i * length + lo, i * length + hi)
+
+    def slices(
+        self, axis: int, convert: Callable[[npt.NDArray[Any]], npt.NDArray[Any]], dtype: np.dtype[Any]
+    ) -> StoredSlices:
+        """The slices of an axis, each read and converted to `dtype` when asked for."""
+        return StoredSlices(self, axis, convert, dtype)
+
+    def _write(self, axis: int, start: int, block: npt.NDArray[Any]) -> None:
+        """Put a block of rows of the first axis where it belongs in the file of `axis`."""
+        file, itemsize = self._files[axis], self.dtype.itemsize
+        if axis == 0:
+            _write_at(file, start * math.prod(self.shape[1:]) * itemsize, np.ascontiguousarray(block))
+            return
+        turned = np.moveaxis(block, axis, 0)
+        row = math.prod(turned.shape[2:]) * itemsize  # of one index of the first axis, which comes second here
+        line = max(1, _LINE // itemsize)
+        for lo in range(0, len(turned), line):
+            for i, piece in enumerate(np.ascontiguousarray(turned[lo : lo + line]), start=lo):
+                _write_at(file, (i * self.shape[0] + start) * row, piece)
+
+    def _entries(self, axis: int, lo: int, hi: int) -> npt.NDArray[Any]:
+        found = np.empty(hi - lo, dtype=self.dtype)
+        _read_at(self._files[axis], lo * self.dtype.itemsize, found)
+        with self._lock:
+            self.bytes_read += found.nbytes
+        return found
+
+
+class StoredSlices:
+    """Slices of one axis that are read when asked for; see `folder_means.Slices`."""
+
+    def __init__(
+        self,
+        layouts: Layouts,
+        axis: int,
+        convert: Callable[[npt.NDArray[Any]], npt.NDArray[Any]],
+        dtype: np.dtype[Any],
+    ) -> None:
+        self._layouts, self._axis, self._convert = layouts, axis, convert
+        self.shape = (layouts.shape[axis], *(n for b, n in enumerate(layouts.shape) if b != axis))
+        self.dtype = dtype
+
+    def __getitem__(self, i: int, /) -> npt.NDArray[Any]:
+        return self._convert(self._layouts.read(self._axis, int(i), int(i) + 1)[0])
+
+
+_seeking = threading.Lock()
+"""For systems whose files have one place to read from (Windows)."""
+
+
+def _read_at(file: IO[bytes], offset: int, into: npt.NDArray[Any]) -> None:
+    """Fill an array from a place in a file; any number of threads may."""
+    left = into.view(np.uint8).data
+    while left:
+        if hasattr(os, "preadv"):
+            count = os.preadv(file.fileno(), [left], offset)
+        else:
+            with _seeking:
+                file.seek(offset)
+                count = file.readinto(left)  # type: ignore[attr-defined]  # unbuffered files have it
+        if not count:
+            raise OSError(f"a scratch file ends before byte {offset}")
+        left, offset = left[count:], offset + count
+
+
+def _write_at(file: IO[bytes], offset: int, values: npt.NDArray[Any]) -> None:
+    left = values.reshape(-1).view(np.uint8).data
+    while left:
+        if hasattr(os, "pwrite"):
+            count = os.pwrite(file.fileno(), left, offset)
+        else:
+            with _seeking:
+                file.seek(offset)
+                count = file.write(left)
+        left, offset = left[count:], offset + count
