@@ -21,8 +21,11 @@ from headscape.report.gather import gather
 from headscape.report.headmaps import Orders, draw_maps, encode
 from headscape.report.packing import pack, unpack
 from headscape.report.page import page as page_parts
+from headscape.report.pictures import picture as picture_of
+from headscape.report.summary import excerpt
 from headscape.report.text import escape, json_for_html, plotly_text, visible
 from headscape.results import FigureSpec, Finding
+from headscape.runs import Run
 from headscape.tensor import HeadId
 
 
@@ -295,3 +298,56 @@ def test_page_asks_for_nothing_outside(tmp_path):
     assert all(source.startswith("'sha256-") for source in rules["script-src"].split())
     assert rules["img-src"] == "data: blob:"
     assert text.count("</script>") == text.count("<script")
+
+
+def test_a_run_that_captures_nothing_misses_nothing(tmp_path):
+    run = Run.create(
+        tmp_path / "run", config={"kind": "train"}, inputs={"text": "novels", "bytes": 1234, "sha256": "0"}
+    )
+    (run.path / "begun").mkdir()
+    missing = [("organize", "not run yet"), ("begun", "not finished")]
+    html = write_report(run, [result_of(1, 2, 4), *missing]).read_text(encoding="utf-8")
+    assert "organize</b> is missing" not in html and "begun</b> is missing" in html
+    assert "Attention maps are not shown" not in html and "imported from a file" not in html
+    assert "networks made for this study" in html and "text novels; bytes 1,234" in html
+    captured = Run.create(tmp_path / "captured", config={"kind": "capture"})
+    html = write_report(captured, [result_of(1, 2, 4), *missing]).read_text(encoding="utf-8")
+    assert "organize</b> is missing" in html and "Attention maps are not shown" in html
+
+
+def test_a_table_too_wide_for_half_a_page_takes_the_whole(tmp_path):
+    run = Run.create(tmp_path / "run", config={"kind": "train"})
+
+    def page_of(n_column):
+        spec = FigureSpec("t", "T", "table", {"columns": ["a column"] * n_column, "rows": [["x"] * n_column]}, "Look.")
+        result = result_of(1, 2, 4)
+        result.shown[:] = [spec]
+        return write_report(run, [result]).read_text(encoding="utf-8")
+
+    assert 'class="card table-card wide"' in page_of(9)
+    assert 'class="card table-card "' in page_of(3)  # not of class table, whose height is limited: the caption would go
+
+
+def test_entries_that_are_not_there_are_pale_in_a_signed_map():
+    values = np.where(np.tri(6, dtype=bool), np.linspace(-1, 1, 36).reshape(6, 6), np.nan)
+    drawn = picture_of(FigureSpec("m", "M", "maps", {"panels": [{"name": "", "values": values}]}, "Look."), None)
+    grey = pixels(drawn["panels"][0]["png"])
+    assert (grey[np.triu_indices(6, 1)] == 0).all()
+    assert grey[0, 0] == 0 and grey[5, 5] == 255 and grey[3, 0] == round(255 * (values[3, 0] + 1) / 2)
+
+
+def test_half_violins_at_the_ends_are_not_cut():
+    groups = [{"name": f"L{k}", "values": [0.0, 1.0], "side": side} for k in range(3) for side in ("left", "right")]
+    drawn = picture_of(FigureSpec("v", "V", "violins", {"groups": groups}, "Look."), None)
+    low, high = drawn["layout"]["xaxis"]["range"]
+    assert low <= -0.5 and high >= 2.5
+
+
+def test_word_pieces_are_quoted_as_words(tmp_path):
+    pieces = ["[CLS]", "an", "aw", "##ful", "charge", "."]
+    run = make_run(tmp_path / "run", attention(1, 1, 6), tokens=pieces)
+    run.meta["inputs"]["kind"] = "text"
+    assert excerpt(open_capture(run), run.meta["inputs"]) == "[CLS] an awful charge ."
+    run = make_run(tmp_path / "other", attention(1, 1, 3), tokens=["An", " aw", "ful"])
+    run.meta["inputs"]["kind"] = "text"
+    assert excerpt(open_capture(run), run.meta["inputs"]) == "An awful"

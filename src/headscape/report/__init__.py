@@ -44,10 +44,15 @@ def write_report(
         problem = ""
     except HeadscapeError as error:
         capture, problem = None, f"attention maps are not shown: {reason_of(error)}"
+    if capture is None and not summary.captures(run):  # there is nothing to organise, and no map to miss
+        problem = ""
+        results = [r for r in results if not isinstance(r, tuple) or (run.path / r[0]).is_dir()]
     heads = [] if capture is None else [head for block in capture.blocks for head in capture.heads(block)]
     scene = gather(results, heads)
     pictures = draw_sections(scene)
-    maps = HeadMaps(problems=[problem]) if capture is None else _maps(run, capture, scene, map_budget)
+    maps = (
+        HeadMaps(problems=[problem] if problem else []) if capture is None else _maps(run, capture, scene, map_budget)
+    )
     target = Path(out) if out is not None else run.path / "report.html"
     with replacing(target) as partial, partial.open("w", encoding="utf-8") as file:
         for part in page.page(

@@ -26,6 +26,8 @@ __all__ = ["SCRIPTS", "anchor", "page", "table"]
 
 SCRIPTS = ("core.js", "plots.js", "linked.js", "views.js", "tree.js", "maps.js", "panel.js", "main.js")
 MAX_ROWS = 500  # of a table on the page; the whole of it is in the run directory
+CUT = 44  # characters of a cell that are shown, as the style sheet has it
+HALF = 72  # characters of a row that fit into half the page
 _VERDICT = {True: ("holds", "✓ holds"), False: ("fails", "✗ does not hold"), None: ("plain", "")}
 # order on the page: the map first, it is the picture to start from
 _LAYOUT = {"head_map": "wide", "head_matrix": "half", "head_grid": "half", "head_tree": "wide"}
@@ -266,11 +268,20 @@ def _card(section: Section, spec: FigureSpec, pictures: dict[str, Any], heads: S
         inner = f'<div class="plot" data-figure="{place}" role="img" aria-label="{alt}"></div>'
     caveat = f"<p><b>What it does not prove.</b> {escape(spec.caveat)}</p>" if spec.caveat else ""
     width = _LAYOUT.get(spec.kind, "")
+    if spec.kind == "table" and _characters(spec.data["columns"], spec.data["rows"]) > HALF:
+        width = "wide"
+    kind = "table-card" if spec.kind == "table" else spec.kind
     return (
-        f'<figure class="card {spec.kind} {width}" id="{place}"><div class="card-head"><h3>{escape(spec.title)}</h3>'
+        f'<figure class="card {kind} {width}" id="{place}"><div class="card-head"><h3>{escape(spec.title)}</h3>'
         f'{paper}<div class="tools"></div></div>{inner}'
         f"<figcaption><p><b>How to read this.</b> {escape(spec.read)}</p>{caveat}</figcaption></figure>"
     )
+
+
+def _characters(columns: Sequence[Any], rows: Sequence[Sequence[Any]]) -> int:
+    """How many characters a row of a table takes at most; long cells are cut on the page."""
+    widest = [max(len(_cell(cell)) for cell in column) for column in zip(columns, *rows, strict=True)]
+    return sum(min(size, CUT) + 3 for size in widest)
 
 
 def table(columns: Sequence[Any], rows: Sequence[Sequence[Any]], name: str) -> str:

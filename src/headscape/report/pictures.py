@@ -121,9 +121,10 @@ def _panel(panel: Mapping[str, Any]) -> dict[str, Any]:
     present = np.isfinite(values)
     query, key = (cells_of(n, RESOLUTIONS[0]) for n in values.shape)
     small = block_means(np.nan_to_num(values)[None], present, query, key)[0]
-    whole = np.ones(small.shape, dtype=bool)
+    every = np.ones(present.shape, dtype=bool)
+    there = block_means(present[None].astype(np.float32), every, query, key)[0] > 0  # the rest stays as pale as can be
     signed = bool(values[present].min(initial=0) < 0)
-    png, low, high = encode(small, "scores" if signed else "probs", whole)
+    png, low, high = encode(small, "scores" if signed else "probs", there)
     tokens = [
         [visible(str(t)) for t in (panel.get(f"{axis}_tokens") or range(n))]
         for axis, n in zip(("query", "key"), values.shape, strict=True)
@@ -303,7 +304,9 @@ def _violins(spec: FigureSpec) -> tuple[list[Trace], dict[str, Any]]:
                 "spanmode": "hard",
             }
         )
-    axis = {"xaxis": _layout(spec)["xaxis"] | {"type": "category"}}  # numbers as names are names
+    n = len({str(group["name"]) for group in groups})
+    # numbers as names are names; left to itself, plotly cuts the first and the last half violin
+    axis = {"xaxis": _layout(spec)["xaxis"] | {"type": "category", "range": [-0.55, n - 0.45]}}
     return traces, {"showlegend": False, "violingap": 0.1, "violinmode": "overlay", **axis}
 
 

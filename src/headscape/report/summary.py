@@ -10,7 +10,7 @@ from headscape.report.gather import Scene
 from headscape.report.text import number
 from headscape.runs import Run
 
-__all__ = ["excerpt", "facts", "title"]
+__all__ = ["captures", "excerpt", "facts", "title"]
 
 N_EXCERPT = 320  # characters of the input that are quoted
 
@@ -20,6 +20,11 @@ def title(run: Run) -> str:
     model, inputs = run.meta.get("model", {}), run.meta.get("inputs", {})
     source = str(model.get("source") or inputs.get("file") or run.path.name)
     return Path(source).name if source.startswith(("/", "./", "../", "~")) else source
+
+
+def captures(run: Run) -> bool:
+    """Whether the run is one of captured or imported attention; of any other kind, nothing captured is missing."""
+    return run.meta.get("config", {}).get("kind") in (None, "capture", "import")
 
 
 def facts(run: Run, scene: Scene, capture: Capture | None) -> list[tuple[str, str]]:
@@ -45,7 +50,8 @@ def _model(run: Run, scene: Scene) -> str:
     if isinstance(model.get("n_parameters"), int):
         parts.append(f"{number(model['n_parameters'])} parameters")
     if not model:
-        parts.append("attention imported from a file, no model at hand")
+        imported = "attention imported from a file, no model at hand"
+        parts.append(imported if captures(run) else "networks made for this study")
     return "; ".join(parts)
 
 
@@ -67,13 +73,16 @@ def _input(run: Run, capture: Capture | None) -> str:
         return (
             f"array {shape} (batch, layer, head, query, key), {_count(n_batch, 'batch').replace('batchs', 'batches')}"
         )
+    if not captures(run):
+        told = {name: value for name, value in inputs.items() if isinstance(value, str | int) and name != "sha256"}
+        return "; ".join(f"{name} {number(value)}" for name, value in told.items()) or "what the study shows, see below"
     return f"{n_batch} batches" if n_batch else "not recorded"
 
 
 def _run(run: Run, scene: Scene) -> str:
     done = [section.study for section in scene.sections]
     seed = run.meta.get("config", {}).get("seed")
-    parts = [f"capture{'' if not done else ', ' + ', '.join(done)}"]
+    parts = [", ".join([*(["capture"] if captures(run) else []), *done])]
     if scene.missing:
         parts.append(f"missing: {', '.join(name for name, _ in scene.missing)} (see below)")
     if seed is not None:
@@ -89,5 +98,7 @@ def excerpt(capture: Capture | None, inputs: dict[str, object]) -> str:
     if capture is None or inputs.get("kind") != "text":
         return ""
     tokens: Sequence[str] = capture.info["blocks"][capture.blocks[0]].get("query_tokens") or []
+    if not any(token[:1].isspace() for token in tokens):  # word pieces: blanks are not part of them
+        tokens = [token.removeprefix("##") if token.startswith("##") else f" {token}" for token in tokens]
     text = " ".join("".join(tokens).split())
     return text[:N_EXCERPT].strip() + ("…" if len(text) > N_EXCERPT else "")
