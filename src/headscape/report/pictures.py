@@ -248,7 +248,8 @@ def _bars(spec: FigureSpec) -> tuple[list[Trace], dict[str, Any]]:
         traces.append(trace)
     # names that look like numbers are still names; each of them stays in its place
     axis = {"xaxis": _layout(spec)["xaxis"] | {"type": "category", "automargin": True}}
-    return traces, axis | {"showlegend": len(traces) > 1, "barmode": "group"}
+    legend = {"y": 1.02, "yanchor": "bottom"}  # above: below it would meet names that are turned for want of room
+    return traces, axis | {"showlegend": len(traces) > 1, "barmode": "group", "legend": legend, "margin": {"t": 34}}
 
 
 def _heatmap(spec: FigureSpec) -> tuple[list[Trace], dict[str, Any]]:
