@@ -35,6 +35,12 @@ class Batch:
     names: list[str]
     read: Callable[[str], npt.NDArray[Any]]
 
+    def tokens(self, block: str) -> tuple[list[str], list[str]]:
+        """The tokens of queries and keys, single ones in a pooled capture too; empty where none are known."""
+        facts = self.info["blocks"][block]
+        named = facts.get("pooled_tokens") or {axis: facts.get(f"{axis}_tokens") or [] for axis in ("query", "key")}
+        return named["query"], named["key"]
+
     def bounds(self, block: str) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]] | tuple[None, None]:
         """Where the blocks of tokens begin and end for queries and keys, None without pooling."""
         if self.info.get("pool") is None:
@@ -189,10 +195,9 @@ class Capture:
         index = batch.read(f"row_index/{block}")
         maps = [batch.read(f"rows.{kind}/{block}.{layer}") for layer in batch.info["layers"][block]]
         values = np.moveaxis(np.concatenate(maps), 0, -1).astype(np.float32)
-        tokens = batch.info["blocks"][block].get("pooled_tokens") or {}
-        names = {axis: tokens.get(axis) or [] for axis in ("query", "key")}
-        shown = [names["query"][j] if names["query"] else str(j) for j in index.tolist()]
-        return SampledRows(index, values, shown, list(names["key"]) or [str(j) for j in range(values.shape[1])])
+        query, key = batch.tokens(block)
+        shown = [query[j] if query else str(j) for j in index.tolist()]
+        return SampledRows(index, values, shown, key or [str(j) for j in range(values.shape[1])])
 
     def stacked(self, what: str, i: int, block: str | None = None) -> npt.NDArray[np.float32]:
         """Queries, keys, values or head_outputs of batch i: (n_layer, n_head, n_token, dim)."""

@@ -65,6 +65,10 @@ class CaptureTap(Tap):
         self.pool, self.n_rows, self.seed = pool, n_rows, seed
         self.start(Memory())
 
+    def overrides(self, *names: str) -> bool:
+        """Scores are looked at only to be kept."""
+        return super().overrides(*(name for name in names if name != "scores" or "scores" in self.keep))
+
     def start(self, sink: Sink, batch: int = 0) -> None:
         """Begin a new batch."""
         self.sink, self.batch = sink, batch

@@ -127,11 +127,7 @@ def replayed(model: Model, captured: Capture) -> list[Sample]:
     samples = []
     for i in range(len(captured)):
         batch = captured.batch(i)
-        blocks = batch.info["blocks"]
-        tokens = {}
-        for name, facts in blocks.items():
-            whole = facts.get("pooled_tokens") or {axis: facts[f"{axis}_tokens"] for axis in ("query", "key")}
-            tokens[name] = (whole["query"], whole["key"])
+        tokens = {name: batch.tokens(name) for name in batch.info["blocks"]}
         inputs: list[str] = [name for name in ("input_ids", "pixel_values") if name in batch.names]
         if not inputs:
             raise InputError("this capture has no inputs of its own to show to another model")

@@ -13,7 +13,7 @@ from headscape.attention.masks import RowMask, additive_rows
 
 __all__ = ["BLOCK_BYTES", "AttentionCall", "Tap", "attend", "split_heads"]
 
-BLOCK_BYTES = 32 << 20  # a map larger than this is computed in blocks of rows when every tap allows it
+BLOCK_BYTES = 8 << 20  # a map larger than this is computed in blocks of rows when every tap allows it
 
 
 @dataclass(frozen=True)
@@ -56,10 +56,15 @@ class Tap:
         return any(getattr(type(self), name) is not getattr(Tap, name) for name in names)
 
 
-def _softmax(scores: Tensor, mask: Tensor | None, sinks: Tensor | None, dtype: torch.dtype) -> Tensor:
-    """Row softmax in float32 at least; a learned sink (GPT-OSS) takes part in the sum and is then dropped."""
+def _softmax(
+    scores: Tensor, mask: Tensor | None, sinks: Tensor | None, dtype: torch.dtype, reuse: bool = False
+) -> Tensor:
+    """Row softmax in float32 at least; a learned sink (GPT-OSS) takes part in the sum and is then dropped.
+
+    `reuse` allows the scores to be overwritten.
+    """
     if mask is not None:
-        scores = scores + mask
+        scores = scores.add_(mask) if reuse else scores + mask
     if sinks is not None:
         column = sinks.reshape(1, -1, 1, 1).expand(scores.shape[0], -1, scores.shape[2], 1)
         scores = torch.cat([scores, column.to(scores.dtype)], dim=-1)
@@ -101,13 +106,15 @@ def attend(
         value = value.repeat_interleave(n_head // value.shape[1], dim=1)
     scaling = query.shape[-1] ** -0.5 if scaling is None else scaling
     keys = key.transpose(2, 3)
+    ours = not torch.is_grad_enabled() and not any(tap.overrides("scores", "softmax") for tap in taps)
 
     def rows_of(bias: Tensor | None, rows: slice) -> Tensor | None:
         return bias if bias is None or bias.shape[-2] == 1 else bias[..., rows, :]
 
     def block(rows: slice) -> tuple[Tensor, Tensor]:
         call = AttentionCall(module, rows)
-        scores = torch.matmul(query[:, :, rows], keys) * scaling
+        scores = torch.matmul(query[:, :, rows], keys)
+        scores = scores * scaling if torch.is_grad_enabled() else scores.mul_(scaling)
         bias = rows_of(position_bias, rows)
         if bias is not None:
             scores = scores + bias
@@ -119,7 +126,7 @@ def attend(
         replaced = (tap.softmax(call, scores, here) for tap in reversed(taps))  # the innermost replacement wins
         probs = next((given for given in replaced if given is not None), None)
         if probs is None:
-            probs = _softmax(scores, here, sinks, query.dtype)
+            probs = _softmax(scores, here, sinks, query.dtype, ours)
         del scores
         for tap in taps:
             probs = tap.probs(call, probs)

@@ -47,8 +47,17 @@ def capture(
     layers: Annotated[str | None, typer.Option(help="Only these layers: 0,1,5-8.")] = None,
     heads: Annotated[str | None, typer.Option(help="Only these heads: decoder.3.7,decoder.4.0.")] = None,
     dtype: Annotated[str, typer.Option(help="Of the stored numbers: float16 or float32.")] = "float16",
+    pool: Annotated[
+        int | None, typer.Option(help="Average attention onto POOL x POOL blocks of tokens; for long contexts.")
+    ] = None,
+    rows: Annotated[
+        int | None, typer.Option(help="With --pool: keep so many sampled rows of every head whole.")
+    ] = None,
     chat: Annotated[bool, typer.Option("--chat", help="Put each context into the model's chat template.")] = False,
     keep_short: Annotated[bool, typer.Option("--keep-short", help="Keep texts shorter than a context.")] = False,
+    estimate: Annotated[
+        bool, typer.Option("--estimate", help="Only say what memory, disk and time it would take; write nothing.")
+    ] = False,
     seed: SeedOption = 0,
     device: DeviceOption = "auto",
     weights: WeightsOption = "float32",
@@ -58,24 +67,35 @@ def capture(
 ) -> None:
     """Run a model on text or images and keep its attention in a run directory."""
     source = source_of(text, images)
+    check_blocks(pool, rows)
     loaded = load(model, device, weights, online, quiet)
-    target = to or default_run(model, source)
-    capture_to(
-        loaded,
-        source,
-        target,
-        as_json=as_json,
-        quiet=quiet,
-        tokens=tokens,
-        batches=batches,
-        keep=tuple(part.strip() for part in keep.split(",")),
-        layers=_numbers(layers),
-        heads=None if heads is None else [part.strip() for part in heads.split(",")],
-        dtype=dtype,
-        chat=chat,
-        keep_short=keep_short,
-        seed=seed,
-    )
+    options: dict[str, Any] = {
+        "tokens": tokens,
+        "batches": batches,
+        "keep": tuple(part.strip() for part in keep.split(",")),
+        "layers": _numbers(layers),
+        "heads": None if heads is None else [part.strip() for part in heads.split(",")],
+        "dtype": dtype,
+        "pool": pool,
+        "windows": None if rows is None else f"rows:{rows}",
+        "chat": chat,
+        "keep_short": keep_short,
+        "seed": seed,
+    }
+    if estimate:
+        _print_estimate(loaded, source, as_json, quiet, options)
+        return
+    capture_to(loaded, source, to or default_run(model, source), as_json=as_json, quiet=quiet, **options)
+
+
+def check_blocks(pool: int | None, rows: int | None) -> None:
+    """What can be said of blocks and rows before a model is loaded for nothing."""
+    if rows is not None and rows < 1:
+        raise InputError(f"rows must be at least 1, not {rows}")
+    if rows is not None and pool is None:
+        raise InputError("--rows keeps rows beside a pooled capture; give --pool too")
+    if pool is not None and pool < 1:
+        raise InputError(f"pool must be at least 1, not {pool}")
 
 
 def default_run(model: str, source: Path | None) -> Path:
@@ -106,16 +126,75 @@ def _numbers(text: str | None) -> list[int] | None:
         raise InputError(f"'{text}' is not a list of numbers like 0,1,5-8") from None
 
 
+def duration(seconds: float) -> str:
+    """Seconds for people.
+
+    >>> duration(0.42), duration(75), duration(9000)
+    ('0.42 s', '75 s', '2.5 h')
+    """
+    if seconds < 100:
+        return f"{seconds:.2g} s"
+    return f"{seconds / 60:.0f} min" if seconds < 6000 else f"{seconds / 3600:.1f} h"
+
+
+def _print_estimate(loaded: Any, source: Path | None, as_json: bool, quiet: bool, options: dict[str, Any]) -> None:
+    from headscape.attention.capture import plan_capture
+    from headscape.runs import human_bytes
+
+    sayer(quiet)("timing a few short passes; nothing is written")
+    needed = plan_capture(loaded, _inputs(loaded, source, quiet), **options)
+    assert needed.pace is not None
+    assert needed.seconds is not None
+    a, b, c = needed.pace.coefficients
+    facts: dict[str, Any] = {
+        "tokens": needed.n_tokens,
+        "batches": needed.batches,
+        "memory of the model": needed.model_bytes,
+        "memory beside it": needed.memory_bytes,
+        "disk a batch": needed.batch_bytes,
+        "disk in all": needed.batch_bytes * needed.batches,
+        "seconds": needed.seconds,
+        "seconds a batch": f"{a:.3g} + {b:.3g} n + {c:.3g} n^2",
+        "timed at tokens": list(needed.pace.tokens),
+        "timed seconds": list(needed.pace.measured),
+    }
+    if as_json:
+        print_json(facts)
+        return
+    rows = [
+        ["memory", f"{human_bytes(needed.model_bytes)} for the model, about {human_bytes(needed.memory_bytes)} more"]
+    ]
+    rows += [
+        [
+            "disk",
+            f"{human_bytes(needed.batch_bytes)} a batch, {human_bytes(needed.batch_bytes * needed.batches)} in all",
+        ]
+    ]
+    rows += [["time", f"about {duration(needed.seconds)} for {needed.batches} batches of {needed.n_tokens} tokens"]]
+    timed = ", ".join(map(str, needed.pace.tokens))
+    law = f": {facts['seconds a batch']} s" if b or c else ""
+    rows += [
+        ["", f"an estimate from passes of {timed} tokens{law}; without writing to disk, on the machine as it is now"]
+    ]
+    print_table("A capture would take", ["", ""], rows)
+
+
+def _inputs(loaded: Any, source: Path | None, quiet: bool) -> Any:
+    """What was named, or the sample."""
+    from headscape.attention.inputs import sample_images, sample_text
+
+    if source is not None:
+        return source
+    sayer(quiet)("no input named: using the sample that comes with headscape")
+    return sample_images() if loaded.images is not None else [sample_text("rank")]
+
+
 def capture_to(loaded: Any, source: Path | None, target: Path, *, as_json: bool, quiet: bool, **options: Any) -> None:
     """Capture into a run directory and print what was captured."""
     from headscape.attention.capture import capture as run_capture
-    from headscape.attention.inputs import sample_images, sample_text
     from headscape.runs import human_bytes
 
-    inputs: Any = source
-    if source is None:
-        inputs = sample_images() if loaded.images is not None else [sample_text("rank")]
-        sayer(quiet)("no input named: using the sample that comes with headscape")
+    inputs = _inputs(loaded, source, quiet)
     with progress_bar("capturing", quiet) as progress:
         found = run_capture(loaded, inputs, out=target, progress=progress, say=sayer(quiet), **options)
     run = found.run
@@ -135,6 +214,8 @@ def capture_to(loaded: Any, source: Path | None, target: Path, *, as_json: bool,
         "parity": run.meta.get("parity", {}).get("max_difference"),
         "bytes": run.n_bytes,
     }
+    if found.pool is not None:
+        facts["pooled"] = f"{run.meta['config']['tokens']} tokens to {found.pool} blocks"
     if as_json:
         print_json(facts)
         return

@@ -48,7 +48,11 @@ class Evidence:
 
     def column(self, name: str) -> FloatArray:
         """A column of the organize study."""
-        if self.frame is None or name not in self.frame:
+        if self.frame is not None and name not in self.frame:
+            raise InputError(
+                f"criterion {name} is not in the organize study; a pooled capture lacks what needs whole maps"
+            )
+        if self.frame is None:
             raise InputError(
                 f"criterion {name} needs the organize study on probabilities; run `headscape organize` first"
             )

@@ -142,9 +142,15 @@ def _notes(capture: Capture, kind: Kind, most: int, n_batch: int, batches: list[
         if kind == "probs"
         else "Colour is the score before softmax, linear between the head's extremes; 8 bits."
     ]
+    if capture.pool is not None:
+        query, key = (len(side) for side in capture.batch(0).tokens(capture.blocks[0]))
+        among = f"{query} x {key} tokens in " if query and key else ""
+        grid = f"{capture.pool} x {capture.pool} blocks"
+        notes.append(f"The capture is pooled, {among}{grid}; a cell is the mean over a pair of blocks.")
     coarse = {max(block["shape"]) for batch in batches for block in batch["blocks"].values() if block["coarse"]}
     if coarse:
-        notes.append(f"The {max(coarse)} tokens are averaged to at most {most} cells a side to keep this file small.")
+        what = "tokens" if capture.pool is None else "blocks"
+        notes.append(f"The {max(coarse)} {what} are averaged to at most {most} cells a side to keep this file small.")
     if n_batch < len(capture):
         notes.append(f"Maps of {n_batch} of {len(capture)} batches are kept to keep this file small.")
     return notes
@@ -190,9 +196,7 @@ def _cells(batch: Batch, block: str, layer: str, i: int, kind: Kind, most: int, 
         if order is not None and np.array_equal(np.sort(order), np.arange(n)):
             fitting = labels is not None and labels.ndim == 2 and labels.shape[1] == n
             organised.append(cells_of(n, most, order, labels if fitting else None))
-    present = np.ones((n_query, n_key), dtype=bool)
-    if batch.info["blocks"][block]["mask"] == "causal":
-        present = np.tri(n_query, n_key, k=n_key - n_query, dtype=bool)
+    present = batch.present(block, (n_query, n_key))
     both = (organised[0], organised[1]) if len(organised) == 2 else None
     return _Views((original[0], original[1]), both, present)
 
@@ -289,7 +293,7 @@ def _strongest(values: npt.NDArray[np.float32], present: npt.NDArray[np.bool_]) 
 
 def _picture(capture: Capture, i: int, grid: Sequence[int] | None) -> dict[str, Any] | None:
     """The input image of batch i as a PNG, its contrast stretched, with the grid of its patches."""
-    pixels = capture.pixels(i) if grid is not None else None
+    pixels = capture.pixels(i) if grid is not None and capture.pool is None else None  # blocks are no patches
     if pixels is None or grid is None:
         return None
     channels = np.moveaxis(pixels, 0, -1)

@@ -64,8 +64,9 @@ def _input(run: Run, capture: Capture | None) -> str:
         return f"{_count(n_batch, 'image')} of {number(inputs.get('images', n_batch))}, {rows} x {columns} patches each"
     if kind == "text":
         chosen = f" out of {number(inputs['windows'])}" if isinstance(inputs.get("windows"), int) else ""
+        pooled = f", pooled to {number(config['pool'])} blocks" if config.get("pool") else ""
         return (
-            f"{_count(n_batch, 'window')} of {number(config.get('tokens', '?'))} tokens{chosen}, "
+            f"{_count(n_batch, 'window')} of {number(config.get('tokens', '?'))} tokens{chosen}{pooled}, "
             f"from {_count(int(inputs.get('texts', 1)), 'text')}; one window is one batch"
         )
     if inputs.get("file"):
@@ -97,7 +98,7 @@ def excerpt(capture: Capture | None, inputs: dict[str, object]) -> str:
     """Return the opening of the first text, empty where the inputs are not text."""
     if capture is None or inputs.get("kind") != "text":
         return ""
-    tokens: Sequence[str] = capture.info["blocks"][capture.blocks[0]].get("query_tokens") or []
+    tokens: Sequence[str] = capture.batch(0).tokens(capture.blocks[0])[0]
     if not any(token[:1].isspace() for token in tokens):  # word pieces: blanks are not part of them
         tokens = [token.removeprefix("##") if token.startswith("##") else f" {token}" for token in tokens]
     text = " ".join("".join(tokens).split())

@@ -82,6 +82,8 @@ def collapse(
     captured = open_capture(source)
     chosen = block_of(captured, block)
     n = min(batches, len(captured))
+    if model is None:
+        captured.need_whole("the collapse study without the model")
     if model is None and not {"hidden", "probs"} & set(captured.kept):
         raise InputError(
             f"without its model, this study needs hidden states or probabilities, and the capture keeps "

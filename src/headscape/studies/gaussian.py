@@ -133,7 +133,7 @@ def _torch_threads(n: int) -> Iterator[None]:
 def _fitting(captured: Capture, block: str, n: int, say: Say) -> int:
     """How many inputs fit into memory: the maps of a layer are held for all of them."""
     facts = captured.batch(0).info
-    n_token = len(facts["blocks"][block]["query_tokens"])
+    n_token = len(captured.batch(0).tokens(block)[0])
     n_head = max(len(heads) for heads in facts["layers"][block].values())
     most = max(1, MAP_BYTES // max(1, n_head * n_token**2 * 4))
     if most < n:
@@ -147,6 +147,7 @@ def _distances(n_content: int) -> list[int]:
 
 def _from_capture(captured: Capture, block: str, n: int, seed: int) -> GaussianResult:
     """What can be said without the model."""
+    captured.need_whole("the gaussian study without the model")
     if not {"probs", "hidden"} & set(captured.kept):
         raise InputError(
             "without the model this study needs probs or hidden states, and the capture keeps "

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -53,31 +54,37 @@ def shuffled_rows(X: AttentionTensor, random_state: int = 0) -> AttentionTensor:
     values = X.values.copy()
     for query, present in enumerate(X.present):
         values[query, present] = rng.permuted(values[query, present], axis=0)
-    return AttentionTensor(values, X.heads, X.query_tokens, X.key_tokens, X.mask, X.kind)
+    return replace(X, values=values)
 
 
 def _measure(X: AttentionTensor, settings: Mapping[str, Any], threads: int) -> dict[str, npt.NDArray[Any]]:
     """Everything the study keeps of one tensor, as named arrays."""
     fit = Questionnaire(**settings, n_jobs=threads).fit(X)
-    trees = fit.trees_
+    found = measure_trees(X, fit.trees_) | {
+        "head_distances": np.asarray(fit.distances_[2], dtype=np.float64),
+        "compression": np.array([step.compression for step in fit.history_]),
+        "sketch_error": np.array(fit.sketch_error_),
+    }
+    for name, tree in zip(("query", "key", "head"), fit.trees_, strict=True):
+        found[f"labels_{name}"] = tree.labels.astype(np.int32)
+        found[f"order_{name}"] = tree.order.astype(np.int32)
+    return found
+
+
+def measure_trees(X: AttentionTensor, trees: Sequence[PartitionTree]) -> dict[str, npt.NDArray[Any]]:
+    """What the study keeps of a tensor beside its geometry: entropies, decay curves and energies, given its trees."""
     entropies = head_entropies(X, trees, N_HEAD_BASIS)
     network = network_entropy(X, trees, N_NETWORK_BASIS)
     by_size = decay_curve(X, trees, by="magnitude", per="head", n=N_HEAD_BASIS)
     natural = [PartitionTree.dyadic(n) for n in X.shape]
-    found: dict[str, npt.NDArray[Any]] = {
-        "head_distances": np.asarray(fit.distances_[2], dtype=np.float64),
+    return {
         "entropies": entropies[list(ENTROPIES)].to_numpy(dtype=np.float64).T.copy(),
         "network": network[list(ENTROPIES)].to_numpy(dtype=np.float64),
         "decay": by_size[[rank for rank in DECAY_RANKS if rank < len(by_size)]].astype(np.float32),
         "decay_by_support": decay_curve(X, trees, by="support", per="head", n=N_HEAD_BASIS).astype(np.float32),
         "network_decay": decay_curve(X, trees, by="support", n=N_NETWORK_BASIS).astype(np.float32),
-        "compression": np.array([step.compression for step in fit.history_]),
         "energy": np.array([top_energy(X, tree, constant=False) for tree in (trees, natural)]),
     }
-    for name, tree in zip(("query", "key", "head"), trees, strict=True):
-        found[f"labels_{name}"] = tree.labels.astype(np.int32)
-        found[f"order_{name}"] = tree.order.astype(np.int32)
-    return found
 
 
 def _unit(
@@ -159,7 +166,9 @@ def organize(
     settings = (questionnaire or Questionnaire()).get_params()
     settings.pop("n_jobs")
     threads = worker.threads(threads)
-    facts = {"block": chosen_block, "kind": chosen_kind, "seed": random_state, "questionnaire": settings}
+    facts = {"block": chosen_block, "kind": chosen_kind, "seed": random_state, "questionnaire": _decisive(settings)}
+    if captured.pool is not None:
+        facts["pool"] = captured.pool
     where = None if captured.run is None else captured.run.path
     with (
         worker.started([where], say),
@@ -186,11 +195,21 @@ def organize(
                 work_off("control of batch", source, controls)
         batches = [_read(path) for path in paths]
         control_batches = [_read(path)[0] for path in controls]
+    error = max(float(found["sketch_error"][2]) for found, _ in batches)
+    if error > 0:
+        facts["sketch_error"] = error
+        say(f"distances between heads are sketched: 95 % of them within {error:.1%}")
     probes = _induction(model, captured, chosen_block, random_state, say)
     result = _summarise(captured, facts, settings, batches, control_batches, probes)
     if captured.run is not None:
         result.save(captured.run.path / result.study)
     return result
+
+
+def _decisive(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """The settings that can change a byte; those of a sketch only where there is one."""
+    silent = {"scratch"} if settings["distance"] == "sketch" else {"scratch", "distance", "sketch_columns"}
+    return {name: value for name, value in settings.items() if name not in silent}
 
 
 def _induction(

@@ -164,7 +164,8 @@ class OrganizeResult(Result):
             found.append(
                 Finding(
                     f"Of {len(self.heads)} heads, {int(counts.get(MIXED, 0))} follow no single known pattern"
-                    + (f"; the others: {named}." if named else "."),
+                    + (f"; the others: {named}." if named else ".")
+                    + (self._blocks() if self.settings.get("pool") else ""),
                     "head-map",
                 )
             )
@@ -179,6 +180,9 @@ class OrganizeResult(Result):
                     )
                 )
         return found
+
+    def _blocks(self) -> str:
+        return f" The run is pooled to {self.settings['pool']} blocks of tokens: patterns are about blocks."
 
     def _stability_findings(self) -> list[Finding]:
         if self.n_batches < 2:

@@ -11,10 +11,10 @@ import numpy.typing as npt
 import pandas as pd
 from scipy.stats import hypergeom
 
-from headscape.tensor import AttentionTensor
+from headscape.tensor import AttentionTensor, present_pairs
 from headscape.tree import PartitionTree
 
-__all__ = ["MIXED", "ROLES", "FolderRole", "assign_roles", "name_folders", "role_scores"]
+__all__ = ["BLOCK_ROLES", "MIXED", "ROLES", "FolderRole", "assign_roles", "name_folders", "role_scores"]
 
 ROLES = {
     "self": "attends to its own position",
@@ -26,6 +26,12 @@ ROLES = {
     "uniform": "spreads its attention evenly",
     "induction": "attends to what followed the same token before",
     "duplicate": "attends to the same token of the first copy",
+}
+BLOCK_ROLES = {  # of a pooled tensor, where single tokens cannot be told apart
+    "own block": "attends to its own block of tokens",
+    "block before": "attends to the block before its own",
+    "first block": "attends to the first block (a sink lies there)",
+    "even blocks": "spreads its attention evenly over blocks; single rows may be uneven",
 }
 MIXED = "mixed"
 ENOUGH = 0.4  # share of the attention a pattern must hold to give a head its name
@@ -59,7 +65,13 @@ def role_scores(X: AttentionTensor) -> pd.DataFrame:
     of an even row, averaged over rows with at least two present keys. positional is the share of the variance of the
     present entries that their offset (query - key) alone explains. Scores of pre-softmax tensors make no sense as
     shares of attention: pass probabilities.
+
+    Of a pooled tensor the exact patterns cannot be seen and are left out; own block, block before and first block are
+    the mean share of the attention that lies on such blocks, even blocks is the entropy a row would have if it were
+    even within blocks, over that of an even row (so no less than `uniform` would be), and positional is about blocks.
     """
+    if X.pooled:
+        return _with_heads(X, _block_scores(X))
     values = X.values
     n_query, n_key, _ = X.shape
     present = X.present
@@ -80,10 +92,48 @@ def role_scores(X: AttentionTensor) -> pd.DataFrame:
     columns = {name: _mean_mass(values, chosen & present) for name, chosen in patterns.items()}
     columns["uniform"] = _evenness(values, present)
     columns["positional"] = _offset_share(values, present, offset)
+    return _with_heads(X, columns)
+
+
+def _with_heads(X: AttentionTensor, columns: dict[str, npt.NDArray[np.float64]]) -> pd.DataFrame:
     frame = pd.DataFrame(columns)
     for i, name in enumerate(("block", "layer", "head")):
         frame.insert(i, name, [head[i] for head in X.heads])
     return frame
+
+
+def _block_scores(X: AttentionTensor) -> dict[str, npt.NDArray[np.float64]]:
+    """Patterns of blocks: their places are compared by their middles, so that memories and cross attention fit too."""
+    assert X.query_bounds is not None
+    assert X.key_bounds is not None
+    mass, present = X.mass(), X.present
+    back = X.key_bounds[-1] - X.query_bounds[-1] if X.mask == "causal" else 0
+    middle = (X.query_bounds[1:] + X.query_bounds[:-1]) // 2 + back
+    own = np.clip(np.searchsorted(X.key_bounds, middle, side="right") - 1, 0, len(X.key_bounds) - 2)
+    key = np.arange(mass.shape[1])
+    offset = own[:, None] - key[None, :]
+    patterns = {
+        "own block": offset == 0,
+        "block before": offset == 1,
+        "first block": (own > 0)[:, None] & (key == 0)[None, :],
+    }
+    columns = {name: _mean_mass(mass, chosen & present) for name, chosen in patterns.items()}
+    keys = present_pairs(X.mask, X.query_bounds, X.key_bounds) / np.diff(X.query_bounds)[:, None]
+    columns["even blocks"] = _block_evenness(mass, keys)
+    columns["positional"] = _offset_share(X.values, present, offset)
+    return columns
+
+
+def _block_evenness(mass: npt.NDArray[np.float32], keys: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
+    """Sum of m log(k / m) over the k keys of each block, over the log of all keys, averaged over query blocks."""
+    total = keys.sum(axis=1)
+    rows = total > 1
+    if not rows.any():
+        return np.full(mass.shape[2], np.nan)
+    m, k = mass[rows].astype(np.float64), keys[rows][:, :, None]
+    with np.errstate(divide="ignore", invalid="ignore"):
+        entropy = np.where(m > 0, m * np.log(k / m), 0.0).sum(axis=1)
+    return np.asarray((entropy / np.log(total[rows])[:, None]).mean(axis=0))
 
 
 def _evenness(values: npt.NDArray[np.float32], present: npt.NDArray[np.bool_]) -> npt.NDArray[np.float64]:
@@ -121,7 +171,9 @@ def assign_roles(scores: pd.DataFrame) -> list[str]:
     which a head must look back by a given distance. A head is `uniform` when its rows are nearly even.
     """
     names = []
-    shares = [name for name in ("self", "previous", "next", "first", "same", "punctuation") if name in scores]
+    every = ("self", "previous", "next", "first", "same", "punctuation", *BLOCK_ROLES)
+    even = "uniform" if "uniform" in scores else "even blocks"
+    shares = [name for name in every if name in scores and name != even]
     for _, row in scores.iterrows():
         probes = {name: row[name] for name in ("induction", "duplicate") if name in scores}
         found = max(probes, key=lambda name: probes[name], default=None)
@@ -129,8 +181,8 @@ def assign_roles(scores: pd.DataFrame) -> list[str]:
             names.append(found)
             continue
         strongest = max(shares, key=lambda name: -1.0 if np.isnan(row[name]) else row[name])
-        if row["uniform"] >= EVEN:
-            names.append("uniform")
+        if row[even] >= EVEN:
+            names.append(even)
         elif row[strongest] >= ENOUGH:
             names.append(strongest)
         else:

@@ -146,6 +146,7 @@ def softmax(
 
 def check_scores(captured: Capture) -> None:
     """Raise an `InputError` when a capture has no scores."""
+    captured.need_whole("the softmax study")
     if "scores" not in captured.kept:
         raise InputError(
             f"this study needs scores, what softmax sees, and the capture keeps {', '.join(captured.kept)}; capture "
