@@ -46,6 +46,14 @@ def organize(
     use_model: Annotated[
         bool, typer.Option("--model/--no-model", help="Load the model for the induction scores.")
     ] = True,
+    distance: Annotated[str, typer.Option(help="exact, or sketch: estimated above 2,000 heads.")] = "exact",
+    max_memory: Annotated[
+        float | None, typer.Option(metavar="GB", help="Memory of a fit; 4. What needs more is worked on from disk.")
+    ] = None,
+    scratch: Annotated[Path | None, typer.Option(help="Folder for files of that; the temporary one.")] = None,
+    estimate: Annotated[
+        bool, typer.Option("--estimate", help="Say what memory, disk and time it will take, and do nothing.")
+    ] = False,
     jobs: Annotated[int, typer.Option(help="Batches at a time.")] = 1,
     engine: EngineOption = "local",
     scheduler: SchedulerOption = None,
@@ -55,8 +63,17 @@ def organize(
     quiet: QuietOption = False,
 ) -> None:
     """Organise the heads of a run: trees, map, entropies, roles; what is stable, and what beats its null."""
+    changes = {
+        "n_iter": iterations,
+        "distance": distance,
+        "max_memory": None if max_memory is None else 1e9 * max_memory,
+        "scratch": None if scratch is None else str(scratch),
+    }
+    if estimate:
+        _estimate(run, block, kind, paper, changes, random_weights, jobs, as_json)
+        return
     work = {"engine": engine_of(engine, jobs, scheduler), "jobs": jobs, "resume": resume}
-    result = _organize(run, block, kind, paper, iterations, random_weights, use_model, work, seed, quiet)
+    result = _organize(run, block, kind, paper, changes, random_weights, use_model, work, seed, quiet)
     if as_json:
         print_json(
             {
@@ -69,27 +86,62 @@ def organize(
     _print_findings(result)
 
 
+def _questionnaire(kind: str | None, paper: bool, changes: Mapping[str, Any]) -> Any:
+    """The settings of the questionnaire, those that were given changed; a wrong one is said at once."""
+    from headscape.geometry.questionnaire import Questionnaire
+
+    if kind not in (None, "probs", "scores"):
+        raise InputError(f"kind is probs or scores, not {kind!r}")
+    given = {name: value for name, value in changes.items() if value is not None}
+    settings = Questionnaire.paper(**given) if paper else Questionnaire(**given)
+    settings.settings_for(3)
+    return settings
+
+
+def _estimate(
+    path: Path,
+    block: str | None,
+    kind: str | None,
+    paper: bool,
+    changes: Mapping[str, Any],
+    random_weights: bool,
+    jobs: int,
+    as_json: bool,
+) -> None:
+    from headscape.studies.organize_estimate import estimate_organize
+
+    settings = _questionnaire(kind, paper, changes)
+    found = estimate_organize(
+        path,
+        block=block,
+        kind=kind,  # type: ignore[arg-type]
+        questionnaire=settings,
+        control=random_weights,
+        jobs=jobs,
+    )
+    if as_json:
+        print_json(vars(found))
+        return
+    print_table(f"Organising {path} would take", ["what", "how much"], found.rows())
+
+
 def _organize(
     path: Path,
     block: str | None,
     kind: str | None,
     paper: bool,
-    iterations: int | None,
+    changes: Mapping[str, Any],
     random_weights: bool,
     use_model: bool,
     work: Mapping[str, Any],
     seed: int,
     quiet: bool,
 ) -> Any:
-    from headscape.geometry.questionnaire import Questionnaire
     from headscape.runs import Run
     from headscape.studies.organize import organize as run_organize
 
-    if kind not in (None, "probs", "scores"):
-        raise InputError(f"kind is probs or scores, not {kind!r}")
+    settings = _questionnaire(kind, paper, changes)
     opened = Run.open(path)
-    changes: dict[str, Any] = {} if iterations is None else {"n_iter": iterations}
-    settings = Questionnaire.paper(**changes) if paper else Questionnaire(**changes)
     model = control = None
     source = opened.meta.get("model", {}).get("source")
     if source is None and random_weights:
@@ -186,7 +238,7 @@ def analyze(
     loaded = load(model, device, weights, online, quiet)
     target = to or default_run(model, source)
     capture_to(loaded, source, target, as_json=False, quiet=quiet, tokens=tokens, batches=batches, seed=seed)
-    result = _organize(target, None, None, False, None, random_weights, True, work, seed, quiet)
+    result = _organize(target, None, None, False, {}, random_weights, True, work, seed, quiet)
     _print_findings(result)
     _report(target, None, "png", show, quiet)
 
@@ -203,6 +255,6 @@ def demo(
     """Run the embedded default from end to end: SmolLM2 on the sample prose, organised and reported."""
     loaded = load("smollm2-135m", "auto", "float32", False, quiet)
     capture_to(loaded, None, to, as_json=False, quiet=quiet, batches=batches, tokens=tokens, seed=seed)
-    result = _organize(to, None, None, False, None, False, True, {}, seed, quiet)
+    result = _organize(to, None, None, False, {}, False, True, {}, seed, quiet)
     _print_findings(result)
     _report(to, None, "png", show, quiet)

@@ -15,7 +15,7 @@ from headscape.geometry.diffusion import Spectrum, markov_spectrum
 from headscape.geometry.flexible import flexible_levels
 from headscape.tree import PartitionTree
 
-__all__ = ["BUILDERS", "BuildOptions", "build_tree", "check_builder"]
+__all__ = ["BUILDERS", "BuildOptions", "build_tree", "check_builder", "folder_counts"]
 
 FloatArray = npt.NDArray[np.float64]
 IntArray = npt.NDArray[np.intp]
@@ -115,14 +115,14 @@ def _from_linkage(Z: FloatArray, affinity: FloatArray, options: BuildOptions) ->
     ordered[:, :2] = number[ordered[:, :2].astype(np.intp)]
     # Leaves that were joined at height 0 are the same: they may share a folder, but no level tells them apart.
     different = 1 + int(np.count_nonzero(Z[:, 2] > _SAME * Z[:, 2].max()))
-    counts = [count for count in _folder_counts(n) if count < different]
+    counts = [count for count in folder_counts(n) if count < different]
     if 1 < different < n:
         counts.append(different)
     labels = PartitionTree.from_linkage(ordered, counts).labels
     return _ordered(labels, markov_spectrum(affinity, 1, options.markov_alpha))
 
 
-def _folder_counts(n: int) -> list[int]:
+def folder_counts(n: int) -> list[int]:
     """Folders a level: 2, each level up to 2^(1/4) times the one above, up to n / 2, or n / 4 where n is large.
 
     Steps of 2 can miss a partition whose folders do not split in turns: on smooth planted tensors of (128, 128, 64)

@@ -29,16 +29,16 @@ __all__ = ["Iteration", "Questionnaire"]
 FloatArray = npt.NDArray[np.float64]
 
 
-class _Paper(NamedTuple):
-    """What the paper's runs used, where it depends on the order of the array."""
+class OrderSettings(NamedTuple):
+    """What depends on the order of the array; the paper's runs had other values for matrices."""
 
     n_iter: int
     level_weight: float
     size_weight: float
 
 
-_PAPER_MATRIX = _Paper(10, 1.0, 0.0)
-_PAPER_TENSOR = _Paper(3, 0.0, 1.0)
+_PAPER_MATRIX = OrderSettings(10, 1.0, 0.0)
+_PAPER_TENSOR = OrderSettings(3, 0.0, 1.0)
 _DISTANCES = ("exact", "sketch")
 _UPDATES = ("latest", "previous", "published")
 
@@ -189,7 +189,7 @@ class Questionnaire(BaseEstimator):  # type: ignore[misc]  # scikit-learn is unt
             least memory is above `max_memory`, or if the scratch files do not fit on the disk.
         """
         values, names = as_lazy(X)
-        run = self._checked_settings(len(values.shape))
+        run = self.settings_for(len(values.shape))
         threads = n_threads(self.n_jobs)
         order = len(values.shape)
         head = order - 1 if order > 2 else None
@@ -231,7 +231,7 @@ class Questionnaire(BaseEstimator):  # type: ignore[misc]  # scikit-learn is unt
         slices: ArraySlices | DiskSlices,
         axis: int,
         others: list[PartitionTree],
-        run: _Paper,
+        run: OrderSettings,
         threads: int,
     ) -> tuple[FloatArray, float]:
         """Distances of the slices of an axis, in units of ``slices.unit``, and their relative error."""
@@ -263,8 +263,14 @@ class Questionnaire(BaseEstimator):  # type: ignore[misc]  # scikit-learn is unt
         cosine = slices.cosine(axis)
         trees[axis] = build_tree(1.0 - cosine, cosine, self.tree, self._options())
 
-    def _checked_settings(self, order: int) -> _Paper:
-        """Return what depends on the order, after looking at all settings."""
+    def settings_for(self, order: int) -> OrderSettings:
+        """Return what depends on the order of an array, after looking at all settings.
+
+        Raises
+        ------
+        InputError
+            For a setting that does not exist or is out of range.
+        """
         check_builder(self.tree)
         if self.update not in _UPDATES:
             raise InputError(f"unknown update '{self.update}'; there are {', '.join(sorted(_UPDATES))}")
@@ -274,7 +280,7 @@ class Questionnaire(BaseEstimator):  # type: ignore[misc]  # scikit-learn is unt
             if not getattr(self, name) > 0:
                 raise InputError(f"{name} must be positive, it is {getattr(self, name)}")
         paper = _PAPER_MATRIX if order == 2 else _PAPER_TENSOR
-        given = {name: getattr(self, name) for name in _Paper._fields}
+        given = {name: getattr(self, name) for name in OrderSettings._fields}
         run = paper._replace(**{name: value for name, value in given.items() if value is not None})
         if run.n_iter < 1:
             raise InputError(f"n_iter must be at least 1, it is {run.n_iter}")
