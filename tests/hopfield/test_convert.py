@@ -158,7 +158,10 @@ def test_the_converted_network_is_its_layers_written_out(name, skip, init):
     assert torch.equal(main_output(network(**batch)), own)
 
 
-@pytest.mark.parametrize("name", [n for n in ZOO if n != "falcon-alibi"])  # its fused path has other logits of its own
+NEXT_TO_NOTHING = 1e-12  # an a' that takes the way of the hidden state and changes no score
+
+
+@pytest.mark.parametrize("name", ZOO)
 def test_without_hidden_state_and_with_residual_nothing_changes(name):
     model = hs.wrap_module(make(name))
     batch = example_input(model)
@@ -166,8 +169,19 @@ def test_without_hidden_state_and_with_residual_nothing_changes(name):
     with to_hopfield(model, 0.5, 0.0, skip="residual") as same:
         assert same is model
         ours = output(model, batch)
-    assert (ours - own).abs().max() <= 1e-6 * max(1.0, float(own.abs().max()))
+    assert (ours - own).abs().max() <= 1e-6
     assert torch.equal(output(model, batch), own)
+
+
+@pytest.mark.parametrize("name", [n for n in ZOO if n != "falcon-alibi"])  # its fused path has other logits of its own
+def test_carrying_next_to_nothing_changes_nothing(name):
+    """a' = 0 is left to the network's own attention; here every layer takes the way of the hidden state."""
+    model = hs.wrap_module(make(name))
+    batch = example_input(model)
+    own = output(model, batch)
+    with to_hopfield(model, 0.5, NEXT_TO_NOTHING, "first", "residual"):
+        ours = output(model, batch)
+    assert (ours - own).abs().max() <= 1e-6 * max(1.0, float(own.abs().max()))
 
 
 @pytest.mark.models
@@ -175,9 +189,11 @@ def test_smollm2_is_unchanged_without_hidden_state(load):
     model = load("smollm2-135m")
     batch = example_input(model, 32)
     own = output(model, batch)
+    with to_hopfield(model, 0.5, 0.0, skip="residual"):
+        assert (output(model, batch) - own).abs().max() <= 1e-6
     with attention_implementation(model.module, "eager"):
         eager = output(model, batch)
-    with to_hopfield(model, 0.5, 0.0, skip="residual"):
+    with to_hopfield(model, 0.5, NEXT_TO_NOTHING, "first", "residual"):
         ours = output(model, batch)
     assert (ours - eager).abs().max() <= 1e-6
     assert (ours - own).abs().max() <= 1e-5 * float(own.abs().max())  # fused attention rounds otherwise

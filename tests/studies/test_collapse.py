@@ -376,6 +376,11 @@ def test_table_1_is_kept_and_drawn(small_table, monkeypatch):
             assert picture(figure, scene.sections[0]) and draw(figure, scene.sections[0], scene.heads)
     known = {figure.id for figure in result.figures()}
     assert all(finding.figure in known for finding in result.findings())
+    for setting, figure in zip(result.names, result.figures(), strict=False):  # a table a setting, with its seeds
+        values = result.column(setting, result.cells[0])[:, 1]
+        shown = f"{values.mean():.2g} [{values.min():.1g}, {values.max():.1g}]"
+        assert setting in figure.title and figure.data["rows"][1][1] == shown
+        assert figure.data["rows"][1][-2:] == ["0.077", "0.83"]  # as printed
     drawn = []
     real = collapse_table1._network
     monkeypatch.setattr(collapse_table1, "_network", lambda *a: drawn.append(a[2]) or real(*a))
@@ -421,8 +426,12 @@ def test_the_command_refuses_in_one_line(vit_run):
         (["--table1", "--text", __file__], "table 1 has its own images"),
         ([vit_run, "--text", __file__], "is a run and has its inputs"),
         ([vit_run, "--jobs", 0], "jobs must be at least 1"),
+        (["no-such-model", "--alpha-hidden", 1], "--alpha-hidden is at least 0 and below 1, not 1.0"),
+        (["--table1", "--alpha-hidden", "nan", "--out", "never-made"], "--alpha-hidden is at least 0"),
+        (["--table1", "--seeds", 0, "--out", "never-made"], "seeds and depth are at least 1"),
         (["no-such-model"], "no bundled model 'no-such-model'"),
     ]:
         done = command(*arguments)
         assert isinstance(done.exception, hs.InputError) and message in str(done.exception)
+    assert not Path("never-made").exists()
     assert "Example" in command("--help").stdout

@@ -488,7 +488,25 @@ def test_one_input_and_a_relative_bias(tmp_path):
     last = result.findings()[-1].text
     assert "a bias or a cap" in last and "predicts none" in last and "no other input" in last
     assert all("nan" not in f.text for f in result.findings())
+    assert "note" in result.to_frame()
     result.figures()
+
+
+def test_one_input_gives_no_verdict_that_needs_an_error():
+    model = wrap_module(zoo.make("bert"), name="bert")
+    result = gaussian(captured_by(model, 1, 32), model=model, threads=1)
+    found = {f.figure: f for f in result.findings()}
+    assert found["information"].holds is None and "one input has no error" in found["information"].text
+    assert "falls with distance" not in found["information"].text
+    assert found["mixture-spread"].holds is None
+    assert "note" not in result.to_frame()  # nothing is amiss
+
+
+def test_tokens_that_are_all_equal_are_refused_with_a_way_out(tmp_path):
+    reading = Reading(slice(1, None), True, None, 0)
+    message = "tokens before the first layer have no Gaussian: the 38 samples are all equal.*; capture inputs"
+    with pytest.raises(hs.InputError, match=message):
+        measure_state(np.ones((2, 20, 4)), reading, [1, 2], tmp_path / "state-0000.safetensors")
 
 
 @pytest.mark.parametrize("block", ["encoder", "decoder"])

@@ -74,6 +74,7 @@ def test_any_csv_with_the_columns_is_read(tmp_path):
     [
         ("word,category\nOcean,sea\n", r"no column 'clue' \(it has word, category\); the first line must name word"),
         ("", "no column 'word'"),
+        ("word,clue,category\n", "no line of words below"),
         ("word,clue,category\nOcean,,sea\n", "line 2 .* has no clue"),
         ("word,clue,category\nA,b,c\n,b,c\n", "line 3 .* has no word"),
         (b"word,clue,category\n\xff,b,c\n", "not a CSV file in UTF-8"),

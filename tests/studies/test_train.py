@@ -387,6 +387,9 @@ def test_intervals_are_students():
     [
         ({"arms": ["standard", "x"]}, "no arm 'x'"),
         ({"arms": []}, "no arms given"),
+        ({"arms": ["both", "both"]}, "named once"),
+        ({"steps": 0}, "0 steps with"),
+        ({"batch": 0}, "a batch of 0"),
         ({"seeds": 0}, "seeds must be at least 1"),
         ({"rates": [0.0]}, "learning rates lie between"),
         ({"alpha": 1.0}, "alpha is at least 0 and below 1"),

@@ -68,6 +68,8 @@ def collapse(
         raise InputError("name a run or a model, or ask for --table1")
     if jobs is not None and jobs < 1:
         raise InputError(f"jobs must be at least 1, not {jobs}")
+    if not 0 <= alpha_hidden < 1:  # said before anything is captured
+        raise InputError(f"--alpha-hidden is at least 0 and below 1, not {alpha_hidden}")
     if table1:
         if text is not None or images is not None:
             raise InputError("table 1 has its own images; leave --text and --images out")
@@ -190,10 +192,12 @@ def _table1(to: Path | None, quiet: bool, jobs: int | None, **options: Any) -> A
     import torch
 
     from headscape.runs import Run
+    from headscape.studies.collapse_table1 import check_table1
     from headscape.studies.collapse_table1 import table1 as run_table1
 
     if jobs is not None:
         torch.set_num_threads(jobs)
+    check_table1(options["seeds"], options["depth"], options["alpha_hidden"])
     run = Run.create(to or Path("runs") / "table1", config={"kind": "table1"})
     sayer(quiet)(f"table 1 goes to {run.path}")
     with progress_bar("networks", quiet) as progress:

@@ -88,7 +88,8 @@ def to_hopfield(
         restore.callback(network.register_forward_pre_hook(_refuse_cache, with_kwargs=True).remove)
         if skip == "scaled":
             restore.enter_context(_scaled_skips(described, _Skips(alpha)))
-        restore.enter_context(tapped(network, _HiddenStates(described, alpha_hidden, init), described.attention))
+        if alpha_hidden > 0:  # without a hidden state scores stay as they are, and attention may stay fused
+            restore.enter_context(tapped(network, _HiddenStates(described, alpha_hidden, init), described.attention))
         yield model
 
 

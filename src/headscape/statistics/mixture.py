@@ -12,6 +12,7 @@ from scipy.special import softmax
 
 from headscape.errors import InputError
 from headscape.statistics.gaussian import Gaussian, entropy, linear_map, mutual_information
+from headscape.statistics.spectra import energy_rank as values_for
 
 __all__ = [
     "Spread",
@@ -164,9 +165,4 @@ def energy_rank(P: npt.ArrayLike, share: float = 0.9) -> int:
     >>> energy_rank(np.eye(10)), energy_rank(np.full((10, 10), 0.1))
     (9, 1)
     """
-    if not 0 < share <= 1:
-        raise InputError(f"a share of the energy lies in (0, 1], not {share}")
-    energy = svdvals(np.asarray(P, dtype=float)) ** 2
-    if not energy.sum() > 0:
-        return 0
-    return 1 + int(np.searchsorted(np.cumsum(energy), share * energy.sum() * (1 - 1e-12)))
+    return values_for(svdvals(np.asarray(P, dtype=float)), share)

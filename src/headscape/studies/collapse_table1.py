@@ -20,7 +20,7 @@ from headscape.runs import Run
 from headscape.storage import replacing, write_json
 from headscape.studies.units import Progress, Say, Steps, read_arrays, study_folder, write_arrays
 
-__all__ = ["PRINTED", "SETTINGS", "Table1Result", "table1"]
+__all__ = ["PRINTED", "SETTINGS", "Table1Result", "check_table1", "table1"]
 
 Array = npt.NDArray[Any]
 PRINTED = {
@@ -231,6 +231,14 @@ class Table1Result(Result):
             raise HeadscapeError(f"table 1 in {folder} cannot be read ({error}); run it again") from None
 
 
+def check_table1(seeds: int, depth: int, alpha_hidden: float) -> None:
+    """Raise an `InputError` for a table that cannot be made."""
+    if seeds < 1 or depth < 1:
+        raise InputError(f"seeds and depth are at least 1, not {seeds} and {depth}")
+    if not 0 < alpha_hidden < 1:
+        raise InputError(f"alpha_hidden of the cells with a hidden state lies between 0 and 1, not at {alpha_hidden}")
+
+
 def table1(
     run: Run | str | Path | None = None,
     *,
@@ -260,11 +268,10 @@ def table1(
     from headscape.attention.inputs import sample_images
     from headscape.collapse.attention_only import AttentionOnly, four_cells
 
+    check_table1(seeds, depth, alpha_hidden)
     pictures, _ = sample_images()
-    if seeds < 1 or depth < 1 or not 1 <= images <= len(pictures):
-        raise InputError(f"seeds and depth are at least 1, images 1 to {len(pictures)}; not {seeds}, {depth}, {images}")
-    if not 0 < alpha_hidden < 1:
-        raise InputError(f"alpha_hidden of the cells with a hidden state lies between 0 and 1, not at {alpha_hidden}")
+    if not 1 <= images <= len(pictures):
+        raise InputError(f"images are 1 to {len(pictures)}, not {images}")
     opened = Run.open(run) if isinstance(run, str | Path) else run
     facts = {"images": images, "depth": depth, "alpha": alpha, "alpha_hidden": alpha_hidden, "seed": random_state}
     configs = {

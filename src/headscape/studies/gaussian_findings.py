@@ -118,19 +118,21 @@ def _self(r: GaussianResult) -> Finding:
 def _distance(r: GaussianResult) -> Finding:
     assert r.information is not None
     excess, error = r.information[:, :, 0] - r.information[:, :, 1], r.information[:, :, 2]
-    gap = np.hypot(error[:, 0], error[:, -1])
-    falls = excess[:, 0] - excess[:, -1] > 2 * np.where(np.isfinite(gap), gap, 0)
+    falls = excess[:, 0] - excess[:, -1] > 2 * np.hypot(error[:, 0], error[:, -1])
     still = excess[:, -1] > 2 * error[:, -1]
     near, far = r.distances[0], r.distances[-1]
     depth, kept = len(excess), r.information[:, 0, 4]
+    known = bool(np.isfinite(error).all())
+    falling = f"falls with distance at {falls.sum()} of {depth} depths" if known else "at a distance"
     text = (
-        f"Mutual information of tokens falls with distance at {falls.sum()} of {depth} depths: for embeddings from "
+        f"Mutual information of tokens {falling}: for embeddings from "
         f"{excess[0, 0]:.2f} nats at {near} to {excess[0, -1]:.2f} at {far}, half-way through the layers from "
         f"{excess[depth // 2, 0]:.2f} to {excess[depth // 2, -1]:.2f} (beyond shuffled pairs, in "
-        f"{kept.min():.0%} to {kept.max():.0%} of the variance); at {far} it is still above chance at {still.sum()} "
-        f"depths.{_shrunk(r.information[:, :, 3])}"
+        f"{kept.min():.0%} to {kept.max():.0%} of the variance)"
+        + (f"; at {far} it is still above chance at {still.sum()} depths." if known else "; one input has no error.")
+        + _shrunk(r.information[:, :, 3])
     )
-    return Finding(text, "information", float(falls.mean()) >= NEARLY_ALL)
+    return Finding(text, "information", float(falls.mean()) >= NEARLY_ALL if known else None)
 
 
 def _next(r: GaussianResult) -> list[Finding]:
@@ -231,7 +233,8 @@ def _mixture(r: GaussianResult) -> list[Finding]:
     scaled = [ends(name) for name in ("no skip, alpha = 1/2", "no skip", "no skip, alpha = 2")]
     if all(end is not None for end in scaled):
         values = [end[1] for end in scaled if end is not None]
-        slower = bool(values[2].value > values[0].value if np.isnan(values[0].high) else values[0].high < values[2].low)
+        known = not np.isnan(values[0].high)
+        slower = values[0].high < values[2].low if known else values[2].value > values[0].value
         what = "do not clearly matter"
         if slower:
             what = "keep tokens apart" if values[2].value > MIXED else "slow the mixing and do not stop it"
@@ -240,7 +243,7 @@ def _mixture(r: GaussianResult) -> list[Finding]:
                 f"Scaling Wq and Wk by 1/2, 1 and 2 leaves {values[0]}, {values[1]} and {values[2]} of the spread "
                 f"without skip connections: larger spectra {what}.",
                 "mixture-spread",
-                slower,
+                bool(slower) if known else None,
             )
         )
     return found

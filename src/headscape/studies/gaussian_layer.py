@@ -290,10 +290,13 @@ def measure_state(state: Array, reading: Reading, distances: Sequence[int], path
     """
     if path.exists():
         return
+    tokens = list(_centred(state[:, reading.content].astype(float)))
     with one_blas_thread():
-        found = information_by_distance(
-            list(_centred(state[:, reading.content].astype(float))), distances, N_COMPONENTS, reading.seed
-        )
+        try:
+            found = information_by_distance(tokens, distances, N_COMPONENTS, reading.seed)
+        except InputError as error:
+            where = "before the first layer" if path.stem.endswith("0000") else f"at a depth ({path.stem})"
+            raise InputError(f"tokens {where} have no Gaussian: {error}; capture inputs with other tokens") from None
     kept = np.full(len(distances), found.subspace.kept)
     table = np.stack([found.information, found.null, found.error, found.shrinkage, kept], axis=1)
     write_arrays(path, {"information": table})

@@ -63,8 +63,8 @@ class GaussianResult(Result):
     # --- tables ------------------------------------------------------------------------------------------------------
 
     def to_frame(self) -> pd.DataFrame:
-        """One row a head."""
-        return self.heads
+        """One row a head; its note only where some head has one."""
+        return self.heads if self.heads["note"].astype(bool).any() else self.heads.drop(columns="note")
 
     @property
     def n_heads(self) -> int:

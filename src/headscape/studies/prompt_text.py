@@ -42,16 +42,19 @@ def read_table(path: str | Path | None = None) -> list[Entry]:
     if not place.is_file():
         raise InputError(f"no table {str(path)!r}")
     try:
-        lines = list(csv.DictReader(io.StringIO(place.read_text(encoding="utf-8-sig"), newline="")))
+        reader = csv.DictReader(io.StringIO(place.read_text(encoding="utf-8-sig"), newline=""))
+        lines = list(reader)
     except (UnicodeDecodeError, csv.Error) as error:
         raise InputError(f"{path} is not a CSV file in UTF-8: {error}") from None
-    found = [] if not lines else [str(name).strip().lower() for name in lines[0]]
+    found = [str(name).strip().lower() for name in reader.fieldnames or ()]
     missing = [column for column in COLUMNS if column not in found]
     if missing:
         raise InputError(
             f"{path} has no column {missing[0]!r} (it has {', '.join(found) or 'no lines'}); "
             f"the first line must name {', '.join(COLUMNS)}"
         )
+    if not lines:
+        raise InputError(f"{path} names its columns and has no line of words below them")
     entries = []
     for number, line in enumerate(lines, start=2):
         plain = {str(key).strip().lower(): str(value or "").strip() for key, value in line.items()}

@@ -99,7 +99,7 @@ def train(
     network = replace(network, outputs=data.classes if isinstance(data, ImageData) else data.vocabulary)
     plan = _plan(chosen, network, steps, batch, evaluations, patience)
     Transformer(replace(network, outputs=1, layers=1))  # sizes that do not fit are said before anything is written
-    tried = tuple(chosen.rates if rates is None else rates)
+    tried = tuple(dict.fromkeys(chosen.rates if rates is None else rates))
     if not tried or not all(0 < rate < 1 for rate in tried):
         raise InputError(f"learning rates lie between 0 and 1, not {', '.join(map(str, tried)) or 'none'}")
     settings = {
@@ -137,6 +137,8 @@ def _check(
 ) -> None:
     if not arms:
         raise InputError(f"no arms given; there are {', '.join(ARMS)}")
+    if len(set(arms)) < len(arms):
+        raise InputError(f"each arm is named once, not {', '.join(arms)}")
     counts = {"seeds": seeds, "jobs": jobs, "threads": threads, "evaluations": evaluations, "finalists": finalists}
     for name, value in counts.items():
         if value < 1:
@@ -160,7 +162,7 @@ def _data(
 def _plan(
     chosen: Preset, network: NetworkConfig, steps: int | None, batch: int | None, evaluations: int, patience: int
 ) -> Plan:
-    steps, batch = steps or chosen.steps, batch or chosen.batch
+    steps, batch = chosen.steps if steps is None else steps, chosen.batch if batch is None else batch
     if steps < evaluations or batch < 1:
         raise InputError(f"{steps} steps with {evaluations} evaluations and a batch of {batch} is too little")
     at_each, at_end = IMAGE_EVALUATION if network.kind == "vit" else TEXT_EVALUATION

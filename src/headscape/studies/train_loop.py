@@ -14,13 +14,13 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import torch
 from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 from torch.nn import functional as F
 
+from headscape.collapse.similarity import ALIKE, token_similarities
 from headscape.hopfield.networks import Attention, NetworkConfig, Transformer
 from headscape.storage import replacing, write_json
 from headscape.studies.train_data import ImageData, TextData
@@ -28,7 +28,6 @@ from headscape.studies.train_data import ImageData, TextData
 __all__ = ["QUANTILES", "Plan", "Trial", "run_trial", "token_similarity"]
 
 QUANTILES = 101  # of the pairs of tokens, kept per layer
-ALIGNED = 0.99  # cosine above which two tokens count as the same direction
 _LOG, _WEIGHTS, _CHECKPOINT = "log.json", "model.safetensors", "checkpoint.safetensors"
 
 
@@ -260,23 +259,18 @@ def _loss(logits: Tensor, wanted: Tensor, label_smoothing: float = 0.0) -> Tenso
 
 @torch.no_grad()
 def token_similarity(network: Transformer, inputs: list[Tensor]) -> dict[str, Any]:
-    """Cosine between all pairs of tokens of a sequence, before layer 1 and after each layer.
+    """`token_similarities` of all sequences together, before layer 1 and after each layer.
 
-    Lists by layer: mean, share above 0.99, and 101 quantiles of the pairs.
+    Lists by layer: mean, share at or above `ALIKE`, and 101 quantiles of the pairs.
     """
     network.eval()
-    pairs: list[list[npt.NDArray[np.float64]]] = []
-    for x in inputs:
-        for i, hidden in enumerate(network(x).hidden):
-            unit = F.normalize(hidden.double(), dim=-1)
-            cosine = unit @ unit.transpose(1, 2)
-            upper = torch.ones(cosine.shape[-2:], dtype=torch.bool).triu(1)
-            if len(pairs) <= i:
-                pairs.append([])
-            pairs[i].append(cosine[:, upper].numpy().ravel())
-    joined = [np.concatenate(layer) for layer in pairs]
+    states = [network(x).hidden for x in inputs]
+    joined = [
+        np.concatenate([token_similarities(tokens.numpy()) for hidden in layer for tokens in hidden])
+        for layer in zip(*states, strict=True)
+    ]
     return {
         "mean": [float(c.mean()) for c in joined],
-        "aligned": [float((c > ALIGNED).mean()) for c in joined],
+        "aligned": [float((c >= ALIKE).mean()) for c in joined],
         "quantiles": [np.quantile(c, np.linspace(0, 1, QUANTILES)).round(5).tolist() for c in joined],
     }
