@@ -44,12 +44,13 @@ def test_pooled_scores_and_probs_are_block_means(name, pool):
             np.testing.assert_allclose(P.values, block_means(X, pool), atol=1e-5, rtol=1e-5)
 
 
+@pytest.mark.parametrize("rows", [5, 2])
 @pytest.mark.parametrize("name", ZOO)
-def test_every_family_is_pooled_in_blocks_of_rows(name, monkeypatch):
-    """Rows and masks come in blocks of five, which are no multiple of the blocks of tokens."""
+def test_every_family_is_pooled_in_blocks_of_rows(name, rows, monkeypatch):
+    """Rows come in blocks that are no multiple of the blocks of tokens; at two rows the mask of 12 x 12 does too."""
     network = make(name)
     _, whole = captured(name, network)
-    monkeypatch.setattr(taps, "BLOCK_BYTES", 4 * 4 * 12 * 5)
+    monkeypatch.setattr(taps, "BLOCK_BYTES", 4 * 4 * 12 * rows)
     _, pooled = captured(name, network, pool=5, windows="rows:4")
     for block in whole.blocks:
         X = whole.tensor(0, block)
@@ -80,6 +81,21 @@ def test_large_masks_come_in_rows(monkeypatch):
         np.testing.assert_allclose(rows.hidden(0, block), whole.hidden(0, block), atol=1e-5)
         np.testing.assert_allclose(rows.tensor(0, block).values, whole.tensor(0, block).values, atol=1e-6)
         seen.clear()
+
+
+@pytest.mark.parametrize("name", ["llama", "mistral", "bart"])
+def test_keys_that_no_row_sees_are_not_computed(name, monkeypatch):
+    widths = []
+    own = Grid.add
+    monkeypatch.setattr(taps, "BLOCK_BYTES", 4 * 4 * 12 * 2)
+    monkeypatch.setattr(Grid, "add", lambda g, s, m, first: widths.append((first, m.shape[2])) or own(g, s, m, first))
+    _, pooled = captured(name, pool=5, keep=("probs", "scores"))
+    assert (0, 2) in widths and (10, 12) in widths and all(n in (first + 2, 12) for first, n in widths)
+    monkeypatch.undo()
+    _, whole = captured(name, keep=("probs", "scores"))
+    for kind in ("probs", "scores"):
+        X, P = whole.tensor(0, "decoder", kind), pooled.tensor(0, "decoder", kind)
+        np.testing.assert_allclose(P.values, block_means(X, 5), atol=1e-5, rtol=1e-5)
 
 
 def test_keys_of_a_memory_are_pooled_to_the_last_corner():

@@ -342,7 +342,7 @@ def _run_sample(model: Model, sample: Sample, tap: CaptureTap, sink: Sink, i: in
     missing = set(tap.chosen) - tap.seen
     if missing:
         raise HeadscapeError(f"{len(missing)} attention layers gave nothing; the capture is refused")
-    if {"queries", "keys", "values"} & tap.keep and not set(tap.chosen) <= set(tap.n_query):
+    if {"queries", "keys", "values"} & tap.keep and not set(tap.chosen) <= set(tap.shapes):
         raise InputError(
             f"{model.source} computes attention in its own way and does not show its queries, keys and values; "
             "keep probs, scores or head_outputs"

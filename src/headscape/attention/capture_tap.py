@@ -10,6 +10,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 from torch import Tensor
+from torch.nn import functional as F
 
 from headscape.attention.pooling import Grid, grid_of, sampled_rows
 from headscape.attention.sites import Site
@@ -63,6 +64,7 @@ class CaptureTap(Tap):
         self.chosen = {names[name]: place for name, place in chosen.items()}
         self.keep, self.dtype = set(keep), dtype
         self.pool, self.n_rows, self.seed = pool, n_rows, seed
+        self.narrow = pool is not None
         self.start(Memory())
 
     def overrides(self, *names: str) -> bool:
@@ -73,7 +75,7 @@ class CaptureTap(Tap):
         """Begin a new batch."""
         self.sink, self.batch = sink, batch
         self.seen: set[int] = set()
-        self.n_query: dict[int, int] = {}
+        self.shapes: dict[int, tuple[int, int]] = {}  # queries and keys of a module's maps
         self._open: dict[str, npt.NDArray[Any]] = {}
         self._sums: dict[str, tuple[Grid, Tensor]] = {}
         self._index: dict[str, npt.NDArray[np.int64]] = {}  # sampled rows by block
@@ -92,11 +94,11 @@ class CaptureTap(Tap):
         name = f"{what}/{site.block}.{site.layer}"
         kept = maps[0] if len(heads) == site.n_heads else maps[0, heads]
         rows = call.rows or slice(0, maps.shape[2])
-        n_query = self.n_query.get(id(call.module), rows.stop)
+        n_query, n_key = self.shapes.get(id(call.module), (rows.stop, maps.shape[3]))
         if self.pool is None:
-            self._put(name, self.store(name, kept), rows, (len(heads), n_query, maps.shape[3]))
+            self._put(name, self.store(name, kept), rows, (len(heads), n_query, n_key))
             return
-        grid = grid_of(site.mask, n_query, maps.shape[3], self.pool)
+        grid = grid_of(site.mask, n_query, n_key, self.pool)
         if name not in self._sums:
             self._sums[name] = grid, grid.zeros(len(heads), kept)
             self._describe(site.block, grid)
@@ -104,11 +106,11 @@ class CaptureTap(Tap):
         if self.n_rows:
             index = self._index[site.block]
             here = (index >= rows.start) & (index < rows.stop)
-            block = self.store(name, kept[:, torch.from_numpy(index[here] - rows.start).to(kept.device)])
+            chosen = kept[:, torch.from_numpy(index[here] - rows.start).to(kept.device)]
+            block = self.store(name, F.pad(chosen, (0, n_key - chosen.shape[2])))
             first = int(np.count_nonzero(index < rows.start))
-            self._put(
-                f"rows.{name}", block, slice(first, first + block.shape[1]), (len(heads), self.n_rows, maps.shape[3])
-            )
+            place = slice(first, first + block.shape[1])
+            self._put(f"rows.{name}", block, place, (len(heads), self.n_rows, n_key))
 
     def _put(self, name: str, block: npt.NDArray[Any], rows: slice, shape: tuple[int, int, int]) -> None:
         if rows == slice(0, shape[1]):
@@ -130,8 +132,8 @@ class CaptureTap(Tap):
             self.sink.add(f"row_index/{block}", self._index[block])
 
     def inputs(self, call: AttentionCall, query: Tensor, key: Tensor, value: Tensor) -> None:
-        """Keep queries, keys and values; learn the number of rows."""
-        self.n_query[id(call.module)] = query.shape[2]
+        """Keep queries, keys and values; learn the shape of the maps."""
+        self.shapes[id(call.module)] = query.shape[2], key.shape[2]
         if id(call.module) not in self.chosen:
             return
         site, heads = self.chosen[id(call.module)]

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-__all__ = ["RowMask", "additive_rows", "mask_in_rows"]
+__all__ = ["RowMask", "additive_rows", "mask_in_rows", "seen_keys"]
 
 
 @dataclass(frozen=True)
@@ -36,6 +36,12 @@ def additive_rows(mask: Tensor | RowMask | None, rows: slice, n_key: int, dtype:
     if part.dtype == torch.bool:
         return torch.zeros_like(part, dtype=dtype).masked_fill(~part, torch.finfo(dtype).min)
     return part
+
+
+def seen_keys(mask: Tensor) -> int:
+    """How many keys there are up to the last that some row sees, given what is added to the scores (..., row, key)."""
+    seen = (mask > torch.finfo(mask.dtype).min / 2).flatten(0, -2).any(dim=0).nonzero()
+    return int(seen[-1]) + 1 if len(seen) else mask.shape[-1]
 
 
 def mask_in_rows(large: Callable[[], int]) -> Callable[..., Any]:

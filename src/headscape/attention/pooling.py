@@ -9,6 +9,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 from torch import Tensor
+from torch.nn import functional as F
 
 from headscape.errors import InputError
 from headscape.tensor import MaskKind, block_bounds, present_pairs
@@ -40,9 +41,11 @@ class Grid:
         """Add rows first, first + 1, ... of maps (n_head, n_row, n_key) to the sums, in place.
 
         Rows are added within each block of queries, then the columns within each block of keys: one pass over the
-        rows. Absent entries are left out whatever they hold; of a causal map they begin at the diagonal.
+        rows. Absent entries are left out whatever they hold; of a causal map they begin at the diagonal. The last keys
+        may be missing where they are absent or 0 in all these rows.
         """
         n_row, n_key = maps.shape[1:]
+        missing = int(self.key_bounds[-1]) - n_key
         block = int(np.searchsorted(self.query_bounds, first, side="right")) - 1
         start = 0
         while start < n_row:
@@ -54,7 +57,7 @@ class Grid:
                 high = min(first + stop + self._back, n_key)
                 total[:, low:high] = part[:, :, low:high].tril(-1).sum(dim=1, dtype=torch.float32)
                 total[:, high:] = 0
-            sums[:, block] += block_sums(total, self.pool)
+            sums[:, block] += block_sums(F.pad(total, (0, missing)), self.pool)
             start, block = stop, block + 1
 
     def means(self, sums: Tensor) -> Tensor:

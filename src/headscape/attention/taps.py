@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from headscape.attention.masks import RowMask, additive_rows
+from headscape.attention.masks import RowMask, additive_rows, seen_keys
 
 __all__ = ["BLOCK_BYTES", "AttentionCall", "Tap", "attend", "split_heads"]
 
@@ -31,6 +31,7 @@ class Tap:
     """
 
     blockwise = True  # may be called with a block of rows at a time (`call.rows`)
+    narrow = False  # may then be given maps without the last keys, where no row of the block sees them
 
     def inputs(self, call: AttentionCall, query: Tensor, key: Tensor, value: Tensor) -> None:
         """See queries (batch, head, query, dim), keys and values (batch, kv_head, key, dim), after rotation."""
@@ -111,18 +112,22 @@ def attend(
     def rows_of(bias: Tensor | None, rows: slice) -> Tensor | None:
         return bias if bias is None or bias.shape[-2] == 1 else bias[..., rows, :]
 
+    narrow = isinstance(mask, RowMask) and all(tap.narrow for tap in taps)
+
     def block(rows: slice) -> tuple[Tensor, Tensor]:
         call = AttentionCall(module, rows)
-        scores = torch.matmul(query[:, :, rows], keys)
+        here = additive_rows(mask, rows, n_key, query.dtype)
+        n = seen_keys(here) if narrow and here is not None else n_key
+        here = None if here is None else here[..., :n]
+        scores = torch.matmul(query[:, :, rows], keys[..., :n])
         scores = scores * scaling if torch.is_grad_enabled() else scores.mul_(scaling)
         bias = rows_of(position_bias, rows)
         if bias is not None:
-            scores = scores + bias
+            scores = scores + bias[..., :n]
         if softcap is not None:
             scores = torch.tanh(scores / softcap) * softcap
         for tap in taps:
             scores = tap.scores(call, scores)
-        here = additive_rows(mask, rows, n_key, query.dtype)
         replaced = (tap.softmax(call, scores, here) for tap in reversed(taps))  # the innermost replacement wins
         probs = next((given for given in replaced if given is not None), None)
         if probs is None:
@@ -131,7 +136,7 @@ def attend(
         for tap in taps:
             probs = tap.probs(call, probs)
         dropped = F.dropout(probs, p=dropout, training=module.training)
-        return torch.matmul(dropped, value), probs
+        return torch.matmul(dropped, value[:, :, :n]), probs
 
     step = max(1, BLOCK_BYTES // (query.shape[0] * n_head * n_key * 4))
     if step >= n_query or not all(tap.blockwise for tap in taps) or torch.is_grad_enabled():

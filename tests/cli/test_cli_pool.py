@@ -1,0 +1,88 @@
+"""`headscape capture --pool`, `--rows` and `--estimate`."""
+
+import json
+
+import pytest
+from typer.testing import CliRunner
+
+import headscape as hs
+from headscape.attention.estimate import estimate, fit_pace, measure_pace
+from headscape.cli import app
+
+
+def run(*arguments):
+    return CliRunner().invoke(app, [str(a) for a in arguments])
+
+
+def test_a_pooled_capture_says_what_it_is(tmp_path):
+    out = tmp_path / "run"
+    done = run("capture", "vit-fmnist", "--pool", 10, "--rows", 3, "--batches", 2, "--out", out, "--json", "--quiet")
+    assert done.exit_code == 0, done.output
+    facts = json.loads(done.stdout)
+    assert facts["shape of a batch"] == [10, 10, 36] and facts["pooled"] == "50 tokens to 10 blocks"
+    config = json.loads((out / "run.json").read_text())["config"]
+    assert (config["pool"], config["windows"], config["tokens"]) == (10, "rows:3", 50)
+    cap = hs.open_capture(out)
+    assert cap.rows(1).values.shape == (3, 50, 36) and cap.tensor(0).query_tokens[1] == "(0,4) … (1,1) [5-9]"
+
+
+def test_an_estimate_writes_nothing(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    done = run("capture", "vit-fmnist", "--estimate", "--batches", 4, "--json", "--quiet")
+    assert done.exit_code == 0, done.output
+    facts = json.loads(done.stdout)
+    assert facts["disk in all"] == 4 * facts["disk a batch"] == 4 * 36 * 50 * 50 * 2
+    assert facts["seconds"] == pytest.approx(4 * facts["timed seconds"][0])
+    shown = run("capture", "vit-fmnist", "--estimate", "--pool", 10)
+    assert shown.exit_code == 0
+    assert "7.2 kB a batch" in shown.output and "an estimate" in shown.output
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (("--pool", 51), "pool 51 is larger than the 50 tokens"),
+        (("--pool", 0), "pool must be at least 1"),
+        (("--pool", 10, "--rows", 51), "51 sampled rows asked of a context of 50 tokens"),
+        (("--rows", 3), "give --pool too"),
+        (("--pool", 51, "--estimate"), "pool 51 is larger than the 50 tokens"),
+    ],
+)
+def test_bad_pools_end_with_one_line_and_code_2(options, message, tmp_path, capsys, monkeypatch):
+    from headscape.cli import main
+
+    arguments = ["capture", "vit-fmnist", *map(str, options), "--out", str(tmp_path / "run"), "--quiet"]
+    monkeypatch.setattr("sys.argv", ["headscape", *arguments])
+    with pytest.raises(SystemExit) as ended:
+        main()
+    assert ended.value.code == 2
+    said = " ".join(capsys.readouterr().err.split())
+    assert message in said and "Traceback" not in said
+    assert not (tmp_path / "run").exists()
+
+
+def test_the_pace_is_fitted_and_never_negative():
+    lengths = [128, 256, 512, 1024]
+    truth = (0.1, 2e-3, 3e-6)
+    seconds = [truth[0] + truth[1] * n + truth[2] * n * n for n in lengths]
+    assert fit_pace(lengths, seconds) == pytest.approx(truth, rel=1e-6)
+    assert min(fit_pace(lengths, [4.0, 3.0, 2.0, 1.0])) >= 0
+
+
+def test_lengths_of_the_calibrating_passes(load):
+    seen = []
+    pace = measure_pace(load("minilm-l6"), 100, lambda arguments, n: seen.append((arguments["input_ids"].shape[1], n)))
+    assert pace.tokens == (16, 25, 50, 100) and [n for n, _ in seen] == [16, 16, 25, 25, 50, 50, 100, 100]
+    assert all(a == b for a, b in seen)
+
+
+def test_storage_is_estimated_as_it_is_written(tmp_path, load):
+    model = load("vit-fmnist")
+    cap = hs.capture(model, hs.sample_images(), batches=1, pool=10, windows="rows:4", out=tmp_path / "run")
+    said = estimate(model, 50, ("probs",), "float16", 1, 36, True, pool=10, n_rows=4).batch_bytes
+    arrays = cap.batch(0)
+    written = sum(arrays.read(name).nbytes for name in arrays.names if "probs" in name)
+    assert said == written == 36 * (10 * 10 + 4 * 50) * 2
+    whole = estimate(model, 4096, ("probs",), "float16", 1, 36, True)
+    assert estimate(model, 4096, ("probs",), "float16", 1, 36, True, pool=64).memory_bytes < whole.memory_bytes
