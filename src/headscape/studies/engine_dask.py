@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import pydoc
 import re
@@ -11,6 +12,7 @@ import threading
 import time
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from importlib.util import find_spec
 from pathlib import Path
@@ -34,6 +36,7 @@ WORKER_ENVIRONMENT = dict.fromkeys(
     ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "NUMEXPR_NUM_THREADS", "NUMBA_NUM_THREADS"), "1"
 )
 """One thread a worker: as many workers as there are cores fill a machine."""
+DIED = Failure("every worker that took it died, perhaps for want of memory")
 _ONE_AT_A_TIME = threading.Lock()
 
 
@@ -99,12 +102,25 @@ class DaskEngine(Engine):
 
     def run(self, function: Function, units: Sequence[Sequence[Any]]) -> Iterator[tuple[int, Failure | None]]:
         assert self._client is not None, "the engine was not started"
+        watch = _Watch(self._client, self._say)
+        suspects = []
+        for i, outcome in self._submitted(function, dict(enumerate(units)), watch):
+            if outcome == DIED:
+                suspects.append(i)
+            else:
+                yield i, outcome
+        for i in sorted(suspects):  # Dask blames all that waited at a worker that died: each is tried on its own
+            yield from self._submitted(function, {i: units[i]}, watch)
+
+    def _submitted(
+        self, function: Function, units: Mapping[int, Sequence[Any]], watch: _Watch
+    ) -> Iterator[tuple[int, Failure | None]]:
+        """Outcomes of units that are submitted together."""
         done: SimpleQueue[Any] = SimpleQueue()
         name = f"headscape-{secrets.token_hex(6)}"
         waiting: dict[str, tuple[int, Any]] = {}
-        watch = _Watch(self._client, self._say)
         try:
-            for i, unit in enumerate(units):
+            for i, unit in units.items():
                 future = self._client.submit(_on_worker, __version__, function, tuple(unit), key=f"{name}-{i}")
                 waiting[future.key] = (i, future)
                 future.add_done_callback(done.put)
@@ -140,7 +156,7 @@ def _outcome(future: Any) -> Failure | None:
         return Failure(f"{future.status} by the scheduler")
     error = future.exception()
     if isinstance(error, KilledWorker):
-        return Failure("every worker that took it died, perhaps for want of memory")
+        return DIED
     return Failure(f"{type(error).__name__}: {(str(error).splitlines() or [''])[0]}")
 
 
@@ -236,7 +252,13 @@ def _connected(address: str) -> Iterator[Any]:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         try:
+            with ThreadPoolExecutor(1) as apart:  # a notebook has a loop of its own running here
+                kind = apart.submit(asyncio.run, _kind_of(address)).result()
+            if kind != "Scheduler":
+                raise InputError(f"what answers at {address} is a {kind} of Dask; give the address of its scheduler")
             client = Client(address, timeout=ANSWER_SECONDS, set_as_default=False)  # type: ignore[no-untyped-call]
+        except InputError:
+            raise
         except Exception as error:
             raise InputError(
                 f"no Dask scheduler answered at {address} within {ANSWER_SECONDS:.0f} s ({type(error).__name__}); "
@@ -250,6 +272,16 @@ def _connected(address: str) -> Iterator[Any]:
                     f"the scheduler at {address} has no worker; start some with `dask worker {address} --nthreads 1`"
                 ) from None
             yield client
+
+
+async def _kind_of(address: str) -> str:
+    """What answers at an address, in good time: a `Client` waits for ever for one that takes calls and says nothing."""
+    from distributed import Security, rpc
+
+    arguments = Security().get_connection_args("client")  # type: ignore[no-untyped-call]
+    async with asyncio.timeout(ANSWER_SECONDS):
+        async with rpc(address, connection_args=arguments) as other:  # type: ignore[no-untyped-call]
+            return str((await other.identity())["type"])
 
 
 def _asked(client: Any, function: Function, *arguments: Any) -> Mapping[str, Any]:

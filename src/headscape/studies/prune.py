@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -14,20 +13,19 @@ import numpy.typing as npt
 import pandas as pd
 import torch
 
-from headscape.attention.loss import Loss
 from headscape.captures import Capture, open_capture
 from headscape.errors import InputError
-from headscape.pruning.ablation import Ablations
 from headscape.pruning.compensation import COMPENSATIONS
 from headscape.pruning.criteria import find_criterion, scores
 from headscape.pruning.evidence import Evidence
-from headscape.pruning.judges import Judge, cost
 from headscape.pruning.search import within_budget
 from headscape.runs import Run
+from headscape.studies.engines import Engine, engine_of
 from headscape.studies.prune_cache import Evaluations
 from headscape.studies.prune_controls import control_entropies
 from headscape.studies.prune_inputs import Inputs, inputs_of
 from headscape.studies.prune_result import Curve, PruneResult
+from headscape.studies.prune_units import Bench, Benches, Plan, Recipe, work_off
 from headscape.studies.units import Progress, Say, Steps, block_of, cores, read_arrays, study_folder, write_arrays
 from headscape.tensor import HeadId
 
@@ -51,33 +49,6 @@ FINALISTS = 4
 RANDOM_DRAWS = 3
 MIDDLE = 0.2
 """Share of heads removed when criteria are compared for the first time."""
-
-
-@dataclass
-class _Bench:
-    """A judge, its inputs' name, and the evaluations made by it."""
-
-    name: str
-    judge: Judge
-    evidence: Evidence
-    evaluations: Evaluations
-
-    @cached_property
-    def ablations(self) -> Ablations:
-        return Ablations(self.judge, self.evidence.moments)
-
-    def loss(self, heads: Sequence[HeadId], compensation: str = "none") -> Loss:
-        def measure() -> Loss:
-            return self.ablations.loss(heads, compensation) if heads else self.ablations.intact
-
-        return self.evaluations.get(self.name, heads, compensation, measure)
-
-    @property
-    def intact(self) -> Loss:
-        return self.loss([])
-
-    def cost(self, heads: Sequence[HeadId], compensation: str) -> FloatArray:
-        return cost(self.intact, self.loss(heads, compensation))
 
 
 def rank_heads(
@@ -127,7 +98,10 @@ def prune(
     block: str | None = None,
     evaluations: int = 40,
     judge: bool = True,
+    jobs: int = 1,
     threads: int | None = None,
+    engine: Engine | str = "local",
+    resume: bool = False,
     random_state: int = 0,
     progress: Progress = lambda done, total: None,
     say: Say = lambda _: None,
@@ -161,12 +135,25 @@ def prune(
         How many sets of heads the search may try.
     judge
         False leaves out the curves and the proposal: only the choice is made.
+    jobs, threads, engine
+        Evaluations at a time, threads of the model (all cores, shared by the jobs), and who makes them: "local", "dask"
+        or an engine of `headscape.studies.engines`. Other processes load the model for themselves. With the same number
+        of threads none of it changes a byte; scores of criteria and the search are one after the other in any case.
+    resume
+        Raise instead of starting anew where the study was made with other settings.
+
+    Raises
+    ------
+    HeadscapeError
+        When all is tried, if evaluations failed; those made are kept.
     """
+    worker = engine_of(engine, jobs)
     _check(criterion, compensation, criteria, fractions, budget, n_heads)
     captured = open_capture(source)
     chosen_block = block_of(captured, block)
     organised = _organised(captured)
-    with _threads(threads):
+    where = None if captured.run is None else captured.run.path
+    with worker.started([where], say), _threads(threads):
         evidence = _evidence(captured, model, chosen_block, random_state, organised)
         if n_heads is not None and not 0 < n_heads < len(evidence.heads):
             raise InputError(
@@ -181,8 +168,13 @@ def prune(
             "inputs": split.facts,
             "model": evidence.network.fingerprint,
         }
-        with study_folder(captured.run, PruneResult.study, facts, say) as folder:
-            study = _Study(evidence, split, folder, list(fractions), say)
+        recipe = None
+        if worker.apart:
+            made = (windows, random_state, worker.threads(threads))
+            recipe = Recipe.of(captured, evidence.network, chosen_block, (inputs, calibrate), *made)
+        with study_folder(captured.run, PruneResult.study, facts, say, resume) as folder:
+            benches = Benches(evidence, split, Evaluations(folder / "evaluations.jsonl"))
+            study = _Study(evidence, split, folder, list(fractions), say, benches, worker, recipe)
             result = study.run(criterion, compensation, criteria, budget, n_heads, evaluations, judge, progress)
     if captured.run is not None and judge:
         result.save(captured.run.path / result.study)
@@ -257,15 +249,17 @@ class _Study:
     folder: Path
     fractions: list[float]
     say: Say
+    benches: Benches
+    engine: Engine
+    recipe: Recipe | None
 
     def __post_init__(self) -> None:
-        evaluations = Evaluations(self.folder / "evaluations.jsonl")
-        made = {
-            name: _Bench(name, judge, self.evidence, evaluations)
-            for name, judge in (("choose", self.inputs.choose), ("judge", self.inputs.judge))
-        }
-        self.choose, self.judge = made["choose"], made["judge"]
+        self.choose, self.judge = self.benches["choose"], self.benches["judge"]
         self.skipped: dict[str, str] = {}
+
+    def evaluate(self, bench: Bench, plan: Plan, progress: Progress) -> None:
+        """Make the evaluations of a plan, many at a time; what asks for them later finds them."""
+        work_off(bench, plan, self.engine, self.recipe, progress, self.say)
 
     @property
     def heads(self) -> Sequence[HeadId]:
@@ -329,7 +323,7 @@ class _Study:
         steps = Steps(progress, len(parts))
         for part in parts:
             try:
-                found[part] = self._score(part)
+                found[part] = self._score(part, progress)
             except InputError as error:
                 self.skipped[part] = str(error)
             steps.one()
@@ -345,18 +339,19 @@ class _Study:
             raise InputError(f"no criterion could be measured: {'; '.join(self.skipped.values())}")
         return kept
 
-    def _score(self, name: str) -> FloatArray:
+    def _score(self, name: str, progress: Progress) -> FloatArray:
         if name == "leave_one_out":
-            self._loo = self._leave_one_out()
+            self._loo = self._leave_one_out(progress)
             return np.asarray(self._loo.mean(axis=1))
         path = self.folder / f"score-{name}.safetensors"
         if not path.is_file():
             write_arrays(path, {"score": scores(name, self.evidence)})
         return np.asarray(read_arrays(path)[0]["score"], dtype=np.float64)
 
-    def _leave_one_out(self) -> FloatArray:
+    def _leave_one_out(self, progress: Progress) -> FloatArray:
         """Rise of the loss without each head alone, (n_head, n_sample), on some of the ranking samples."""
-        bench = _Bench("rank", self.evidence.brief_judge, self.evidence, self.choose.evaluations)
+        bench = self.benches["rank"]
+        self.evaluate(bench, [([head], "none") for head in self.heads], progress)
         return np.array([bench.loss([head]).values - bench.intact.values for head in self.heads])
 
     def compare(
@@ -367,35 +362,20 @@ class _Study:
         All pairs are tried with a fifth of the heads gone, the best four at every share.
         """
         pairs = [(n, c) for n in names for c in compensations]
-        finalists = min(FINALISTS, len(pairs))
-        steps = Steps(progress, len(pairs) + finalists * len(self.fractions))
-        rows = []
-        for name, compensation in pairs:
-            rows.append(self._row(ranked[name], name, compensation, [MIDDLE]))
-            steps.one()
+        self.evaluate(self.choose, [(self._first(ranked[n], MIDDLE), c) for n, c in pairs], progress)
+        rows = [self._row(ranked[n], n, c, [MIDDLE]) for n, c in pairs]
         rows.sort(key=lambda row: row["cost"])
-        final = [
-            self._row(ranked[row["criterion"]], row["criterion"], row["compensation"], self.fractions, steps)
-            for row in rows[:finalists]
-        ]
+        best = [(row["criterion"], row["compensation"]) for row in rows[:FINALISTS]]
+        plan = [(self._first(ranked[n], fraction), c) for n, c in best for fraction in self.fractions]
+        self.evaluate(self.choose, plan, progress)
+        final = [self._row(ranked[n], n, c, self.fractions) for n, c in best]
         final.sort(key=lambda row: row["cost"])
-        return pd.DataFrame([*final, *rows[finalists:]])
+        return pd.DataFrame([*final, *rows[FINALISTS:]])
 
-    def _row(
-        self,
-        score: FloatArray,
-        name: str,
-        compensation: str,
-        fractions: Sequence[float],
-        steps: Steps | None = None,
-    ) -> dict[str, Any]:
+    def _row(self, score: FloatArray, name: str, compensation: str, fractions: Sequence[float]) -> dict[str, Any]:
         """Mean over fractions of the rise of the loss (finer than a count of right answers)."""
-        rises = []
-        for fraction in fractions:
-            found = self.choose.loss(self._first(score, fraction), compensation)
-            rises.append(found.mean - self.choose.intact.mean)
-            if steps is not None:
-                steps.one()
+        found = [self.choose.loss(self._first(score, fraction), compensation) for fraction in fractions]
+        rises = [loss.mean - self.choose.intact.mean for loss in found]
         compared = "all shares" if len(fractions) > 1 or fractions[0] != MIDDLE else f"{MIDDLE:.0%} gone"
         return {"criterion": name, "compensation": compensation, "cost": float(np.mean(rises)), "compared": compared}
 
@@ -425,18 +405,18 @@ class _Study:
         wanted = list(dict.fromkeys(wanted))
         rng = np.random.default_rng(self.evidence.seed)
         draws = [rng.permutation(len(self.heads)).astype(float) for _ in range(RANDOM_DRAWS)]
-        steps = Steps(progress, (len(wanted) + RANDOM_DRAWS * len(both)) * len(self.fractions))
-        found = [self._curve(n, c, [ranked[n]], steps) for n, c in wanted]
-        return found + [self._curve("random", c, draws, steps) for c in both]
+        orders = [(n, c, [ranked[n]]) for n, c in wanted] + [("random", c, draws) for c in both]
+        plan = [(self._first(o, f), c) for _, c, several in orders for o in several for f in self.fractions]
+        self.evaluate(self.judge, plan, progress)
+        return [self._curve(n, c, several) for n, c, several in orders]
 
-    def _curve(self, name: str, compensation: str, orders: Iterable[FloatArray], steps: Steps) -> Curve:
+    def _curve(self, name: str, compensation: str, orders: Iterable[FloatArray]) -> Curve:
         losses, costs = [], []
         for order in orders:
             for fraction in self.fractions:
                 heads = self._first(order, fraction)
                 losses.append(self.judge.loss(heads, compensation).values)
                 costs.append(self.judge.cost(heads, compensation))
-                steps.one()
         shape = (-1, len(self.fractions), len(losses[0]))
         n = tuple(max(1, round(f * len(self.heads))) for f in self.fractions)
         return Curve(name, compensation, n, np.array(losses).reshape(shape), np.array(costs).reshape(shape))
@@ -456,21 +436,17 @@ class _Study:
             rival: [ranked[rival]] for rival in ("gradient", "l1_top", "l1_all") if rival in ranked and rival != name
         }
         orders["random"] = [rng.permutation(len(self.heads)).astype(float) for _ in range(RANDOM_DRAWS)]
-        steps = Steps(progress, 1 + sum(map(len, orders.values())))
+        sets = {"proposal": [[self.heads[i] for i in proposal]]}
+        for rival, several in orders.items():
+            sets[rival] = [[self.heads[i] for i in np.argsort(order, kind="stable")[:n]] for order in several]
+        self.evaluate(self.judge, [(heads, compensation) for found in sets.values() for heads in found], progress)
 
-        def one(name: str, sets: Sequence[Sequence[HeadId]]) -> Curve:
-            losses, costs = [], []
-            for heads in sets:
-                losses.append([self.judge.loss(heads, compensation).values])
-                costs.append([self.judge.cost(heads, compensation)])
-                steps.one()
+        def one(name: str, several: Sequence[Sequence[HeadId]]) -> Curve:
+            losses = [[self.judge.loss(heads, compensation).values] for heads in several]
+            costs = [[self.judge.cost(heads, compensation)] for heads in several]
             return Curve(name, compensation, (n,), np.array(losses), np.array(costs), proposal=True)
 
-        def first(order: FloatArray) -> list[HeadId]:
-            return [self.heads[i] for i in np.argsort(order, kind="stable")[:n]]
-
-        own = one("proposal", [[self.heads[i] for i in proposal]])
-        return [own, *(one(rival, [first(order) for order in several]) for rival, several in orders.items())]
+        return [one(rival, found) for rival, found in sets.items()]
 
     def frame(
         self, ranked: Mapping[str, FloatArray], order: npt.NDArray[np.intp], proposal: Sequence[int]
