@@ -218,6 +218,9 @@ def analyze(
     to: Annotated[Path | None, typer.Option("--out", help="The run directory; resumed when it exists.")] = None,
     tokens: Annotated[int, typer.Option(help="Tokens in a context.")] = 256,
     batches: Annotated[int, typer.Option(help="How many contexts.")] = 10,
+    pool: Annotated[
+        int | None, typer.Option(help="Average attention onto POOL x POOL blocks of tokens; for long contexts.")
+    ] = None,
     jobs: Annotated[int, typer.Option(help="Batches at a time.")] = 1,
     engine: EngineOption = "local",
     scheduler: SchedulerOption = None,
@@ -237,7 +240,8 @@ def analyze(
     work = {"engine": engine_of(engine, jobs, scheduler), "jobs": jobs, "resume": resume}
     loaded = load(model, device, weights, online, quiet)
     target = to or default_run(model, source)
-    capture_to(loaded, source, target, as_json=False, quiet=quiet, tokens=tokens, batches=batches, seed=seed)
+    options: dict[str, Any] = {"tokens": tokens, "batches": batches, "pool": pool, "seed": seed}
+    capture_to(loaded, source, target, as_json=False, quiet=quiet, **options)
     result = _organize(target, None, None, False, {}, random_weights, True, work, seed, quiet)
     _print_findings(result)
     _report(target, None, "png", show, quiet)
