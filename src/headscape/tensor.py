@@ -86,10 +86,12 @@ def block_bounds(n: int, pool: int) -> npt.NDArray[np.int64]:
 
 
 def block_labels(tokens: Sequence[str], bounds: npt.NDArray[np.int64]) -> list[str]:
-    """Name blocks by their first and last token and where they are; a block of one token is that token.
+    """Name blocks by where they are and their first and last token; a block of one token is that token.
+
+    Positions come first, so that a label cut short for lack of room still tells the block.
 
     >>> block_labels(["The", " black", " cat", " sat"], np.array([0, 3, 4]))
-    ['The … cat [0-2]', ' sat']
+    ['0-2 The … cat', ' sat']
     """
 
     def short(token: str) -> str:
@@ -101,8 +103,8 @@ def block_labels(tokens: Sequence[str], bounds: npt.NDArray[np.int64]) -> list[s
         if stop - start == 1:
             labels.append(tokens[start] if len(tokens) else str(start))
         else:
-            words = f"{short(tokens[start])} … {short(tokens[stop - 1])} " if len(tokens) else ""
-            labels.append(f"{words}[{start}-{stop - 1}]")
+            words = f" {short(tokens[start])} … {short(tokens[stop - 1])}" if len(tokens) else ""
+            labels.append(f"{start}-{stop - 1}{words}")
     return labels
 
 

@@ -143,8 +143,8 @@ def test_labels_name_the_tokens_of_a_block():
     _, cap = captured("llama", pool=5)
     X = cap.tensor(0)
     shown = cap.info["blocks"]["decoder"]["pooled_tokens"]["query"]
-    assert X.query_tokens[0] == f"{shown[0]} … {shown[2]} [0-2]" and X.query_tokens[4].endswith("[10-11]")
-    assert block_labels(["internationalisation", "b"], np.array([0, 2])) == ["internati… … b [0-1]"]
+    assert X.query_tokens[0] == f"0-2 {shown[0]} … {shown[2]}" and X.query_tokens[4].startswith("10-11 ")
+    assert block_labels(["internationalisation", "b"], np.array([0, 2])) == ["0-1 internati… … b"]
     assert "pooled from 12 x 12 tokens" in repr(X) and "pooled to 5 blocks" in repr(cap)
 
 

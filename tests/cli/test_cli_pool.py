@@ -23,7 +23,7 @@ def test_a_pooled_capture_says_what_it_is(tmp_path):
     config = json.loads((out / "run.json").read_text())["config"]
     assert (config["pool"], config["windows"], config["tokens"]) == (10, "rows:3", 50)
     cap = hs.open_capture(out)
-    assert cap.rows(1).values.shape == (3, 50, 36) and cap.tensor(0).query_tokens[1] == "(0,4) … (1,1) [5-9]"
+    assert cap.rows(1).values.shape == (3, 50, 36) and cap.tensor(0).query_tokens[1] == "5-9 (0,4) … (1,1)"
 
 
 def test_an_estimate_writes_nothing(tmp_path, monkeypatch):
