@@ -226,9 +226,9 @@ def test_settings_that_do_not_exist(settings, message):
 
 
 def test_memory_is_estimated_before_anything_is_started():
-    X = np.broadcast_to(np.float32(1), (10_000, 8, 4))  # takes no memory itself
+    X = np.broadcast_to(np.float32(1), (20_000, 8, 4))  # takes no memory itself
     tracemalloc.start()
-    with pytest.raises(InputError, match=r"takes about 8 GB, max_memory is 4 GB; .* axis 'axis0' of length 10000"):
+    with pytest.raises(InputError, match=r"takes about 10 GB, max_memory is 4 GB; .* axis 'axis0' of length 20000"):
         Questionnaire().fit(X)
     assert tracemalloc.get_traced_memory()[1] < 50e6
     tracemalloc.stop()

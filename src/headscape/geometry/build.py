@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -15,7 +16,7 @@ from headscape.geometry.diffusion import Spectrum, markov_spectrum
 from headscape.geometry.flexible import flexible_levels
 from headscape.tree import PartitionTree
 
-__all__ = ["BUILDERS", "BuildOptions", "build_tree", "check_builder", "folder_counts"]
+__all__ = ["BUILDERS", "BuildOptions", "build_tree", "check_builder", "folder_counts", "tree_of_linkage"]
 
 FloatArray = npt.NDArray[np.float64]
 IntArray = npt.NDArray[np.intp]
@@ -94,14 +95,14 @@ def _flexible(distances: FloatArray, affinity: FloatArray, options: BuildOptions
 
 def _ward(distances: FloatArray, affinity: FloatArray, options: BuildOptions) -> PartitionTree:
     # The tree distance is an L1 distance, and the root of an L1 distance is Euclidean: what Ward's criterion asks for.
-    return _from_linkage(linkage(squareform(np.sqrt(distances), checks=False), "ward"), affinity, options)
+    return tree_of_linkage(linkage(squareform(np.sqrt(distances), checks=False), "ward"), affinity, options)
 
 
 def _average(distances: FloatArray, affinity: FloatArray, options: BuildOptions) -> PartitionTree:
-    return _from_linkage(linkage(squareform(distances, checks=False), "average"), affinity, options)
+    return tree_of_linkage(linkage(squareform(distances, checks=False), "average"), affinity, options)
 
 
-def _from_linkage(Z: FloatArray, affinity: FloatArray, options: BuildOptions) -> PartitionTree:
+def tree_of_linkage(Z: FloatArray, affinity: Any, options: BuildOptions) -> PartitionTree:
     """Cut a linkage into levels; the folder with the largest height x size is split first.
 
     Height alone splits the noisiest folder to pieces before others are split at all: on softmax the agreement with the

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
+import scipy.sparse
 
 from headscape.errors import InputError
 from headscape.geometry.affinity import dual_affinity, median_distance
@@ -47,13 +48,15 @@ def consensus(fits: Sequence[Questionnaire], axis: int = -1) -> Consensus:
     Raises
     ------
     InputError
-        If there is no fit, one is not fitted, or their axes differ in length.
+        If there is no fit, one is not fitted or has distances of neighbours only, or their axes differ in length.
     """
     if not fits:
         raise InputError("a consensus needs at least one fitted questionnaire, none was given")
     for i, fit in enumerate(fits):
         if not hasattr(fit, "distances_"):
             raise InputError(f"questionnaire {i} is not fitted; call fit first")
+        if scipy.sparse.issparse(fit.distances_[axis]):
+            raise InputError(f"questionnaire {i} kept neighbours only; fit with n_neighbours=None for a consensus")
     squares = [np.asarray(fit.distances_[axis]) for fit in fits]
     lengths = [len(D) for D in squares]
     if len(set(lengths)) > 1:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from functools import cache
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 import scipy.linalg
+import scipy.sparse
 import scipy.sparse.linalg
 from threadpoolctl import ThreadpoolController  # type: ignore[import-untyped]
 
@@ -44,7 +45,7 @@ def one_blas_thread() -> ThreadpoolController:
     return _controller().limit(limits=1, user_api="blas")
 
 
-def markov_spectrum(affinity: npt.ArrayLike, n_components: int, markov_alpha: float = 1.0) -> Spectrum:
+def markov_spectrum(affinity: Any, n_components: int, markov_alpha: float = 1.0) -> Spectrum:
     r"""Eigenpairs of the Markov chain of an affinity, the constant one left out.
 
     .. math::
@@ -57,12 +58,16 @@ def markov_spectrum(affinity: npt.ArrayLike, n_components: int, markov_alpha: fl
     Parameters
     ----------
     affinity
-        (n, n), symmetric, no negative entry, no row of zeros; not checked here.
+        (n, n), symmetric, no negative entry, no row of zeros; not checked here. A scipy sparse array stays one.
     n_components
         How many at most; fewer come back where eigenvalues vanish.
     markov_alpha
         0 is what the paper prints, 1 (the density taken out) what its code did.
     """
+    if _is_sparse(affinity):
+        if affinity.shape[0] > _DENSE_UP_TO:
+            return _sparse_spectrum(affinity, n_components, markov_alpha)
+        affinity = affinity.toarray()
     S = np.array(affinity, dtype=np.float64)
     n = len(S)
     with one_blas_thread():
@@ -79,10 +84,42 @@ def markov_spectrum(affinity: npt.ArrayLike, n_components: int, markov_alpha: fl
         if k < 1 or np.linalg.norm(S) < _ZERO:
             return Spectrum(np.zeros(0), np.zeros((n, 0)), stationary)
         values, vectors = _leading_pairs(S, k)
+    return _leading(values, vectors, stationary, k)
+
+
+def _leading(values: FloatArray, vectors: FloatArray, stationary: FloatArray, k: int) -> Spectrum:
+    """The k largest, as coordinates, with their signs settled."""
     leading = np.argsort(-np.abs(values), kind="stable")[:k]
     leading = leading[np.abs(values[leading]) >= _ZERO]
-    psi = vectors[:, leading] / v_1[:, None]
+    psi = vectors[:, leading] / np.sqrt(stationary)[:, None]
     return Spectrum(values[leading], psi * _signs(psi, stationary), stationary)
+
+
+def _sparse_spectrum(affinity: Any, n_components: int, markov_alpha: float) -> Spectrum:
+    """`markov_spectrum` without a dense (n, n) matrix: S - v_1 v_1^T is applied, not written down."""
+    K = scipy.sparse.csr_array(affinity, dtype=np.float64)
+    n = K.shape[0]
+    with one_blas_thread():
+        once = scipy.sparse.diags_array(np.asarray(K.sum(axis=1)).ravel() ** -markov_alpha)
+        K = once @ K @ once
+        degree = np.asarray(K.sum(axis=1)).ravel()
+        stationary = degree / degree.sum()
+        v_1 = np.sqrt(stationary)
+        root = scipy.sparse.diags_array(1 / np.sqrt(degree))
+        S = scipy.sparse.csr_array(root @ K @ root)
+        left = float((S.data**2).sum()) - 2 * float(v_1 @ (S @ v_1)) + 1.0  # squared norm of S - v_1 v_1^T
+        if left < 1e-12:
+            return Spectrum(np.zeros(0), np.zeros((n, 0)), stationary)
+
+        def apply(x: FloatArray) -> FloatArray:
+            product: FloatArray = S @ x - v_1 * (v_1 @ x)
+            return product
+
+        operator = scipy.sparse.linalg.LinearOperator((n, n), matvec=apply, dtype=np.float64)
+        start = np.random.default_rng(0).standard_normal(n)
+        k = min(n_components, n - 1)
+        values, vectors = scipy.sparse.linalg.eigsh(operator, k=k, which="LM", v0=start)
+    return _leading(values, vectors, stationary, k)
 
 
 def _leading_pairs(S: FloatArray, k: int) -> tuple[FloatArray, FloatArray]:
@@ -98,9 +135,7 @@ def _leading_pairs(S: FloatArray, k: int) -> tuple[FloatArray, FloatArray]:
     return values, vectors
 
 
-def diffusion_map(
-    affinity: npt.ArrayLike, n_components: int = 3, t: float = 1.0, markov_alpha: float = 1.0
-) -> FloatArray:
+def diffusion_map(affinity: Any, n_components: int = 3, t: float = 1.0, markov_alpha: float = 1.0) -> FloatArray:
     """Diffusion map: lambda_k^t psi_k, the leading coordinates after the constant.
 
     Distances between rows approximate how far apart two random walks of t steps end up.
@@ -108,7 +143,7 @@ def diffusion_map(
     Parameters
     ----------
     affinity
-        (n, n), symmetric, no negative entry, no row of zeros.
+        (n, n), symmetric, no negative entry, no row of zeros; an array, or a scipy sparse one for many points.
     n_components
         Columns of the result. Where the chain has fewer eigenvalues that differ from 0, columns of zeros follow.
     t
@@ -139,7 +174,9 @@ def diffusion_map(
     return coordinates
 
 
-def _check_affinity(affinity: npt.ArrayLike) -> FloatArray:
+def _check_affinity(affinity: Any) -> Any:
+    if _is_sparse(affinity):
+        return _check_sparse(scipy.sparse.csr_array(affinity, dtype=np.float64))
     K = np.asarray(affinity, dtype=np.float64)
     if K.ndim != 2 or K.shape[0] != K.shape[1] or K.shape[0] == 0:
         raise InputError(f"an affinity is a square matrix, this array has shape {K.shape}")
@@ -151,6 +188,28 @@ def _check_affinity(affinity: npt.ArrayLike) -> FloatArray:
             f"an affinity is symmetric, this one differs from its transpose by {np.abs(K - K.T).max():.3g}"
         )
     lonely = np.flatnonzero(~K.any(axis=1))
+    if lonely.size:
+        raise InputError(f"row {lonely[0]} of the affinity is all zeros; put 1 on its diagonal")
+    return K
+
+
+def _is_sparse(affinity: object) -> bool:
+    return bool(scipy.sparse.issparse(affinity))
+
+
+def _check_sparse(K: Any) -> Any:
+    if K.shape[0] != K.shape[1] or K.shape[0] == 0:
+        raise InputError(f"an affinity is a square matrix, this array has shape {K.shape}")
+    bad = np.flatnonzero(~np.isfinite(K.data) | (K.data < 0))
+    if bad.size:
+        i = int(np.searchsorted(K.indptr, bad[0], side="right")) - 1
+        raise InputError(
+            f"an affinity is finite and not negative, entry ({i}, {K.indices[bad[0]]}) is {K.data[bad[0]]}"
+        )
+    gap = abs(K - K.T).max()
+    if gap > 1e-8 * K.max():
+        raise InputError(f"an affinity is symmetric, this one differs from its transpose by {gap:.3g}")
+    lonely = np.flatnonzero(np.asarray(K.sum(axis=1)).ravel() == 0)
     if lonely.size:
         raise InputError(f"row {lonely[0]} of the affinity is all zeros; put 1 on its diagonal")
     return K

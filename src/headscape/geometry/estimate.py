@@ -109,7 +109,8 @@ def estimate_fit(
         raise InputError(f"an array of order 2 or more without empty axes is needed, not shape {shape}")
     threads = n_threads(questionnaire.n_jobs)
     names = names or tuple(f"axis{axis}" for axis in range(len(shape)))
-    plan = plan_memory(shape, names, itemsize, questionnaire.max_memory, threads, held)
+    near = questionnaire.n_neighbours if questionnaire.tree == "ward" and questionnaire.distance == "exact" else None
+    plan = plan_memory(shape, names, itemsize, questionnaire.max_memory, threads, held, near)
     operations = fit_operations(questionnaire, shape, itemsize, plan.tiles if plan.on_disk else None)
     rates = rates or measure_rates(threads)
     return FitEstimate(plan.memory, plan.disk, rates.seconds(operations), plan.on_disk)

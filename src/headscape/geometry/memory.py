@@ -9,6 +9,7 @@ from headscape.errors import InputError
 from headscape.geometry.affinity import block_rows
 from headscape.geometry.folder_means import CHUNK
 from headscape.geometry.l1 import COLUMNS, ROWS
+from headscape.geometry.neighbours import LANDMARKS, NEIGHBOURS_FROM
 from headscape.geometry.scratch import scratch_bytes
 
 __all__ = ["Plan", "disk_memory_estimate", "keeps_layouts", "memory_estimate", "plan_memory"]
@@ -18,6 +19,10 @@ _SQUARES_KEPT = 4
 """(n, n) matrices an axis holds: distance, affinity, the distance of the round before, and that of bare slices."""
 _SQUARES_PASSING = 6
 """(n, n) matrices at work at a time, for the longest axis: sums and their mirror, linkage, eigenvectors."""
+_SQUARES_COSINE = 3
+"""(n, n) matrices of the first cosines, where an axis is organised by neighbours afterwards."""
+_NEIGHBOUR = 16
+"""Numbers a slice holds for each neighbour: distance, affinity and their indices, twice, now and the round before."""
 _READ_ENTRY = 16
 """Bytes an entry takes while it is read from disk: as stored, in float64 between, as float32."""
 LEAF_BLOCK = 64e6
@@ -42,10 +47,11 @@ def keeps_layouts(shape: tuple[int, ...], max_memory: float) -> bool:
     return len(shape) * 4 * math.prod(shape) <= max_memory / 4
 
 
-def memory_estimate(shape: tuple[int, ...], max_memory: float = math.inf) -> float:
+def memory_estimate(shape: tuple[int, ...], max_memory: float = math.inf, n_neighbours: int | None = None) -> float:
     """Bytes that organising an array of this shape in memory takes at its peak, beside the array given.
 
-    An axis of 4,000 costs 4 x 128 MB to hold and 6 x 128 MB to work on, whatever the others are.
+    An axis of 4,000 costs 4 x 128 MB to hold and 6 x 128 MB to work on, whatever the others are. With `n_neighbours`
+    one of more than 5,000 is counted as organised by neighbours.
 
     >>> f"{memory_estimate((256, 256, 128)):.2e}"
     '2.06e+08'
@@ -55,10 +61,10 @@ def memory_estimate(shape: tuple[int, ...], max_memory: float = math.inf) -> flo
     entries = 4 * math.prod(shape)
     copies = 1 + (len(shape) if keeps_layouts(shape, max_memory) else 1)
     # one chunk of folder means: at least one folder of the first other axis with all of the rest
-    return float(copies * entries + _squares(shape) + max(CHUNK, max(shape) * _column(shape)))
+    return float(copies * entries + _squares(shape, n_neighbours) + max(CHUNK, max(shape) * _column(shape)))
 
 
-def disk_memory_estimate(shape: tuple[int, ...], threads: int = 1) -> float:
+def disk_memory_estimate(shape: tuple[int, ...], threads: int = 1, n_neighbours: int | None = None) -> float:
     """Bytes of memory that organising an array takes at least when it stays on disk.
 
     >>> f"{disk_memory_estimate((1024, 1024, 1000)):.2e}"
@@ -69,7 +75,7 @@ def disk_memory_estimate(shape: tuple[int, ...], threads: int = 1) -> float:
         others = [2 * m for b, m in enumerate(shape) if b != axis]
         chunk = max(min(CHUNK / n, 4 * math.prod(others)), 4 * math.prod(others[1:]))  # bytes a slice
         tiles = max(tiles, 2 * ROWS * chunk)
-    return _fixed(shape, threads) + tiles
+    return _fixed(shape, threads, n_neighbours) + tiles
 
 
 def plan_memory(
@@ -79,6 +85,7 @@ def plan_memory(
     max_memory: float,
     threads: int,
     held: bool = True,
+    n_neighbours: int | None = None,
 ) -> Plan:
     """Choose: in memory where the estimate fits into `max_memory`, else on disk.
 
@@ -89,10 +96,11 @@ def plan_memory(
     InputError
         If not even the (n, n) matrices fit; the message names the axis that costs most.
     """
-    need = memory_estimate(shape, max_memory) + (0 if held else math.prod(shape) * itemsize)
+    need = memory_estimate(shape, max_memory, n_neighbours) + (0 if held else math.prod(shape) * itemsize)
     if need <= max_memory:
         return Plan(False, need, 0.0, max_memory)
-    fixed, least = _fixed(shape, threads), disk_memory_estimate(shape, threads)
+    fixed = _fixed(shape, threads, n_neighbours)
+    least = disk_memory_estimate(shape, threads, n_neighbours)
     if least > max_memory:
         longest = max(range(len(shape)), key=lambda axis: shape[axis])
         raise InputError(
@@ -102,9 +110,19 @@ def plan_memory(
     return Plan(True, max_memory, float(scratch_bytes(shape, itemsize)), max_memory - fixed)
 
 
-def _squares(shape: tuple[int, ...]) -> float:
-    """Bytes of (n, n) matrices."""
-    return float(_NUMBER * (_SQUARES_KEPT * sum(n * n for n in shape) + _SQUARES_PASSING * max(shape) ** 2))
+def _squares(shape: tuple[int, ...], n_neighbours: int | None) -> float:
+    """Bytes of (n, n) matrices, or of neighbours where there are many leaves."""
+    kept, passing = 0.0, 0.0
+    for axis, n in enumerate(shape):
+        if n_neighbours is None or n <= NEIGHBOURS_FROM:
+            kept += _SQUARES_KEPT * n * n
+            passing = max(passing, _SQUARES_PASSING * n * n)
+            continue
+        own = n * (_NEIGHBOUR * n_neighbours + 2 * max(LANDMARKS, n_neighbours + 1))
+        kept += own
+        first = axis < len(shape) - 1 or len(shape) == 2  # cosines of all pairs come first, but for heads
+        passing = max(passing, own + (_SQUARES_COSINE * n * n if first else 0))
+    return float(_NUMBER * (kept + passing))
 
 
 def _column(shape: tuple[int, ...]) -> float:
@@ -113,7 +131,7 @@ def _column(shape: tuple[int, ...]) -> float:
     return float(max(4 * math.prod(2 * m for m in rest) for rest in others))
 
 
-def _fixed(shape: tuple[int, ...], threads: int) -> float:
+def _fixed(shape: tuple[int, ...], threads: int, n_neighbours: int | None) -> float:
     """Bytes beside the tiles: matrices, and the largest of what is read at a time."""
     entries = math.prod(shape)
     slices = threads * max(entries // n for n in shape) * _READ_ENTRY
@@ -122,4 +140,4 @@ def _fixed(shape: tuple[int, ...], threads: int) -> float:
         turned = (n, *(m for b, m in enumerate(shape) if b != axis))
         cosine = max(cosine, _READ_ENTRY * entries / turned[1] * min(block_rows(turned), turned[1]))
     leaf = max(n * min(entries // n, max(COLUMNS, LEAF_BLOCK / (4 * n))) * 4 for n in shape)
-    return _squares(shape) + max(slices, threads * cosine, leaf + slices / 8)
+    return _squares(shape, n_neighbours) + max(slices, threads * cosine, leaf + slices / 8)

@@ -11,7 +11,7 @@ import numpy.typing as npt
 from sklearn.base import BaseEstimator
 
 from headscape.errors import InputError
-from headscape.geometry import sketch
+from headscape.geometry import neighbours, sketch
 from headscape.geometry._compiled import n_threads, run_tasks
 from headscape.geometry.affinity import dual_affinity, median_distance
 from headscape.geometry.arrays import LazyArray, as_lazy, per_axis
@@ -88,6 +88,10 @@ class Questionnaire(BaseEstimator):  # type: ignore[misc]  # scikit-learn is unt
         with the error in `sketch_error_`; see `sketch_distance`. Shorter axes are compared exactly all the same.
     sketch_columns
         How many tuples a sketch keeps, about; the error falls with the root of it.
+    n_neighbours
+        An axis of more than 5,000 leaves is organised by this many neighbours of each, if the tree is "ward": its
+        distances and affinities are scipy sparse arrays of neighbours, see `slice_neighbours` and `neighbour_tree`.
+        None compares all pairs however many there are.
     max_memory
         Bytes that fitting may take beside the array given. Where `memory_estimate` says more, the array is copied to
         scratch files, one an axis, and read from there in tiles; the result is the same to the last bit. If not even
@@ -135,6 +139,7 @@ class Questionnaire(BaseEstimator):  # type: ignore[misc]  # scikit-learn is unt
         tol: float = 0.0,
         distance: str = "exact",
         sketch_columns: int = 8192,
+        n_neighbours: int | None = 64,
         max_memory: float = DEFAULT_MEMORY,
         scratch: str | None = None,
         n_jobs: int | None = None,
@@ -152,6 +157,7 @@ class Questionnaire(BaseEstimator):  # type: ignore[misc]  # scikit-learn is unt
         self.tol = tol
         self.distance = distance
         self.sketch_columns = sketch_columns
+        self.n_neighbours = n_neighbours
         self.max_memory = max_memory
         self.scratch = scratch
         self.n_jobs = n_jobs
@@ -201,18 +207,17 @@ class Questionnaire(BaseEstimator):  # type: ignore[misc]  # scikit-learn is unt
             run_tasks(self._first_tree, starts, threads)
             sample = CompressionSample(slices.work, self.random_state)
             trees = list(initial)
-            distances: list[FloatArray] = [np.zeros((0, 0)) for _ in names]
+            distances: list[Any] = [np.zeros((0, 0)) for _ in names]
             affinities = list(distances)
             errors = [0.0 for _ in names]
             while len(self.history_) < run.n_iter:
                 began, before = list(trees), list(distances)
                 for axis in turns:
                     source = {"latest": trees, "previous": began, "published": initial if axis == head else trees}
-                    D, errors[axis] = self._distance(
-                        slices, axis, _others(source[self.update], trees, axis), run, threads
-                    )
-                    distances[axis], affinities[axis] = D, dual_affinity(D, self.eps_scale)
-                    trees[axis] = build_tree(D, affinities[axis], self.tree, self._options())
+                    others = _others(source[self.update], trees, axis)
+                    D, errors[axis] = self._distance(slices, axis, others, run, threads)
+                    distances[axis] = D
+                    affinities[axis], trees[axis] = self._affinity_and_tree(D)
                 change = tuple(_change(old, new) for old, new in zip(before, distances, strict=True))
                 finished = [tree for tree in trees if tree is not None]
                 self.history_.append(Iteration(change, sample.compression(finished)))
@@ -221,7 +226,8 @@ class Questionnaire(BaseEstimator):  # type: ignore[misc]  # scikit-learn is unt
         self.n_iter_ = len(self.history_)
         self.trees_ = per_axis(names, finished)
         self.orders_ = per_axis(names, (tree.order for tree in finished))
-        self.distances_ = per_axis(names, (D * slices.unit for D in distances))
+        kept = (D.distances if isinstance(D, neighbours.NeighbourGraph) else D for D in distances)
+        self.distances_ = per_axis(names, (D * slices.unit for D in kept))
         self.affinities_ = per_axis(names, affinities)
         self.sketch_error_ = per_axis(names, errors)
         return self
@@ -233,19 +239,36 @@ class Questionnaire(BaseEstimator):  # type: ignore[misc]  # scikit-learn is unt
         others: list[PartitionTree],
         run: OrderSettings,
         threads: int,
-    ) -> tuple[FloatArray, float]:
+    ) -> tuple[FloatArray | neighbours.NeighbourGraph, float]:
         """Distances of the slices of an axis, in units of ``slices.unit``, and their relative error."""
         weights = (run.level_weight, run.size_weight)
+        near = self._by_neighbours(slices.shape[axis])
         if self.distance == "sketch" and slices.shape[axis] > sketch.SKETCH_FROM:
             seed = self.random_state
-            return sketch.sketch_distance(
+            found = sketch.sketch_distance(
                 slices.along(axis), others, *weights, self.sketch_columns, seed, slices.tiles, threads
             )
+            return (neighbours.neighbours_of(found.distances, near, seed) if near else found.distances), found.error
+        if near:
+            return neighbours.slice_neighbours(
+                slices.along(axis), others, *weights, near, self.random_state, slices.tiles, threads
+            ), 0.0
         leaf = slices.leaf_distance(axis) if run.level_weight == 0 else None
         return slice_distance(slices.along(axis), others, *weights, slices.tiles, threads, leaf), 0.0
 
     def _options(self) -> BuildOptions:
         return BuildOptions(self.markov_alpha, self.n_eigenvectors, self.merge_scale)
+
+    def _by_neighbours(self, n: int) -> int | None:
+        """How many neighbours an axis of n leaves is organised by; None for all pairs."""
+        return self.n_neighbours if n > neighbours.NEIGHBOURS_FROM and self.tree == "ward" else None
+
+    def _affinity_and_tree(self, D: FloatArray | neighbours.NeighbourGraph) -> tuple[Any, PartitionTree]:
+        if isinstance(D, neighbours.NeighbourGraph):
+            near = neighbours.neighbour_affinity(D, self.eps_scale)
+            return near, neighbours.neighbour_tree(D, near, self._options())
+        affinity = dual_affinity(D, self.eps_scale)
+        return affinity, build_tree(D, affinity, self.tree, self._options())
 
     def _slices(
         self, values: npt.NDArray[Any] | LazyArray, names: tuple[str, ...], threads: int
@@ -253,7 +276,8 @@ class Questionnaire(BaseEstimator):  # type: ignore[misc]  # scikit-learn is unt
         """The array in memory if it fits there, else in scratch files."""
         shape, itemsize = tuple(values.shape), np.dtype(values.dtype).itemsize
         held = isinstance(values, np.ndarray)
-        plan = plan_memory(shape, names, itemsize, self.max_memory, threads, held)
+        near = self.n_neighbours if self.tree == "ward" and self.distance == "exact" else None
+        plan = plan_memory(shape, names, itemsize, self.max_memory, threads, held, near)
         if plan.on_disk:
             return DiskSlices(values, names, self.scratch, plan.tiles, threads)
         array = values if isinstance(values, np.ndarray) else np.asarray(values[0 : shape[0]])
@@ -261,6 +285,11 @@ class Questionnaire(BaseEstimator):  # type: ignore[misc]  # scikit-learn is unt
 
     def _first_tree(self, trees: list[PartitionTree | None], slices: ArraySlices | DiskSlices, axis: int) -> None:
         cosine = slices.cosine(axis)
+        near = self._by_neighbours(len(cosine))
+        if near:
+            graph, affinity = neighbours.cosine_graph(cosine, near, self.random_state)
+            trees[axis] = neighbours.neighbour_tree(graph, affinity, self._options())
+            return
         trees[axis] = build_tree(1.0 - cosine, cosine, self.tree, self._options())
 
     def settings_for(self, order: int) -> OrderSettings:
@@ -279,6 +308,8 @@ class Questionnaire(BaseEstimator):  # type: ignore[misc]  # scikit-learn is unt
         for name in ("n_eigenvectors", "merge_scale", "eps_scale", "max_memory", "sketch_columns"):
             if not getattr(self, name) > 0:
                 raise InputError(f"{name} must be positive, it is {getattr(self, name)}")
+        if self.n_neighbours is not None and self.n_neighbours < 1:
+            raise InputError(f"n_neighbours must be at least 1, or None for all pairs; it is {self.n_neighbours}")
         paper = _PAPER_MATRIX if order == 2 else _PAPER_TENSOR
         given = {name: getattr(self, name) for name in OrderSettings._fields}
         run = paper._replace(**{name: value for name, value in given.items() if value is not None})
@@ -295,8 +326,10 @@ def _others(
     return [tree for b, tree in enumerate(chosen) if b != axis and tree is not None]
 
 
-def _change(old: FloatArray, new: FloatArray) -> float:
+def _change(old: Any, new: Any) -> float:
     """Mean absolute difference of two distances, each over its median; NaN if there is no old one."""
+    if isinstance(new, neighbours.NeighbourGraph):
+        return new.change(old) if isinstance(old, neighbours.NeighbourGraph) else float("nan")
     if old.shape != new.shape:
         return float("nan")
     if len(new) < 2:

@@ -9,9 +9,9 @@ import numpy.typing as npt
 
 from headscape.errors import InputError
 from headscape.geometry.folder_means import Chunk, Slices, fill_means
-from headscape.geometry.l1 import ROWS, add_cross_l1, add_pairwise_l1
+from headscape.geometry.l1 import ROWS, add_cross_l1, add_pairwise_l1, symmetric
 
-__all__ = ["add_chunks", "groups_within"]
+__all__ = ["add_chunks", "distance_tiles", "groups_within"]
 
 FloatArray = npt.NDArray[np.float64]
 
@@ -93,3 +93,35 @@ def _add_in_tiles(slices: Slices, chunk: Chunk, total: FloatArray, height: int, 
             n_j = min(height, rows - j)
             fill_means(slices, [chunk], [buffer[n_i : n_i + n_j]], j, threads)
             add_cross_l1(buffer[: n_i + n_j], n_i, total[i : i + n_i, j : j + n_j], threads)
+
+
+def distance_tiles(
+    slices: Slices, chunks: Sequence[Chunk], height: int, threads: int
+) -> Iterator[tuple[int, int, FloatArray]]:
+    """The distances in blocks of `height` x `height` pairs, never all of them: i <= j and D[i : i + .., j : j + ..].
+
+    `height` is a multiple of `ROWS`. Folder means are made anew for every block, which costs little beside comparing
+    some hundred slices with one another.
+    """
+    n = slices.shape[0]
+    rows = n + -n % ROWS
+    width = max(chunk.columns for chunk in chunks)
+    buffer = np.empty(2 * height * width, dtype=slices.dtype)
+    for i in range(0, rows, height):
+        n_i = min(height, rows - i)
+        for j in range(i, rows, height):
+            n_j = min(height, rows - j)
+            total = np.zeros((n_i, n_j))
+            for chunk in chunks:
+                if i == j:
+                    own = buffer[: n_i * chunk.columns].reshape(n_i, -1)
+                    fill_means(slices, [chunk], [own], i, threads)
+                    add_pairwise_l1(own, total, threads)
+                    continue
+                both = buffer[: (n_i + n_j) * chunk.columns].reshape(n_i + n_j, -1)
+                fill_means(slices, [chunk], [both[:n_i]], i, threads)
+                fill_means(slices, [chunk], [both[n_i:]], j, threads)
+                add_cross_l1(both, n_i, total, threads)
+            if i == j:
+                total = symmetric(total)
+            yield i, j, total[: n - i, : n - j]

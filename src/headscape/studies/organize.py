@@ -165,6 +165,7 @@ def organize(
     chosen_kind: Kind = kind or ("probs" if "probs" in captured.kept else "scores")
     settings = (questionnaire or Questionnaire()).get_params()
     settings.pop("n_jobs")
+    settings["n_neighbours"] = None  # a consensus needs all pairs
     threads = worker.threads(threads)
     facts = {"block": chosen_block, "kind": chosen_kind, "seed": random_state, "questionnaire": _decisive(settings)}
     if captured.pool is not None:
@@ -208,7 +209,9 @@ def organize(
 
 def _decisive(settings: Mapping[str, Any]) -> dict[str, Any]:
     """The settings that can change a byte; those of a sketch only where there is one."""
-    silent = {"scratch"} if settings["distance"] == "sketch" else {"scratch", "distance", "sketch_columns"}
+    silent = {"scratch", "n_neighbours"} | (
+        set() if settings["distance"] == "sketch" else {"distance", "sketch_columns"}
+    )
     return {name: value for name, value in settings.items() if name not in silent}
 
 
