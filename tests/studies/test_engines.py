@@ -25,6 +25,7 @@ from headscape.studies.compare import compare
 from headscape.studies.engine_dask import DaskEngine
 from headscape.studies.engines import LocalEngine, engine_of, make_engine
 from headscape.studies.organize import organize
+from headscape.studies.prune import prune
 from headscape.studies.softmax import softmax
 from headscape.studies.units import Steps, reachable, run_units, study_folder
 from headscape.version import __version__
@@ -170,6 +171,55 @@ def test_a_worker_killed_in_the_middle_costs_one_unit_and_changes_no_byte(tmp_pa
     printed = capfd.readouterr()
     assert printed.out == printed.err == ""
     assert processes() == before
+
+
+@pytest.fixture(scope="module")
+def tiny(tmp_path_factory):
+    """A folder with a tiny Llama that reads words, and a text of them."""
+    import transformers
+    from tokenizers import Tokenizer, models, pre_tokenizers
+
+    sys.path.insert(0, str(Path(__file__).parents[1] / "attention"))
+    from zoo import make
+
+    folder = tmp_path_factory.mktemp("tiny") / "llama"
+    make("llama").save_pretrained(folder)
+    tokenizer = Tokenizer(models.WordLevel({f"w{i}": i for i in range(99)} | {"[UNK]": 99}, unk_token="[UNK]"))
+    tokenizer.pre_tokenizer = pre_tokenizers.Whitespace()
+    transformers.PreTrainedTokenizerFast(tokenizer_object=tokenizer, unk_token="[UNK]").save_pretrained(folder)
+    for name, step in (("text", 5), ("other", 7)):
+        (folder.parent / f"{name}.txt").write_text(" ".join(f"w{i * step % 97}" for i in range(120)))
+    return folder
+
+
+def test_ablations_by_workers_that_load_the_model_give_the_same_bytes(tmp_path, cluster, tiny):
+    model = hs.load_model(tiny, device="cpu")
+    criteria = ("gradient", "output_norm", "leave_one_out")
+    for name in ("local", "dask"):
+        run = tmp_path / name / "run"
+        hs.capture(model, tiny.parent / "text.txt", tokens=12, batches=3, out=run)
+        engine = DaskEngine(scheduler=cluster.scheduler_address) if name == "dask" else "local"
+        options = {
+            "model": model,
+            "inputs": tiny.parent / "other.txt",
+            "criteria": criteria,
+            "windows": 4,
+            "threads": 1,
+        }
+        prune(run, budget=0.05, evaluations=4, fractions=(0.2, 0.4), engine=engine, **options)
+    found = contents(tmp_path / "dask" / "run" / "prune")
+    assert found == contents(tmp_path / "local" / "run" / "prune")
+    assert found["evaluations.jsonl"].count(b"\n") > 20
+
+
+def test_workers_do_not_take_other_weights_for_the_model(tmp_path, cluster, tiny):
+    model = hs.load_model(tiny, device="cpu", random_init=3)
+    run = tmp_path / "run"
+    hs.capture(model, tiny.parent / "text.txt", tokens=12, batches=3, out=run)
+    engine = DaskEngine(scheduler=cluster.scheduler_address)
+    with pytest.raises(hs.InputError, match="llama has other weights here than where the study was started"):
+        prune(run, model=model, inputs=tiny.parent / "other.txt", criteria=["output_norm"], windows=4, engine=engine)
+    assert not (run / "prune" / "evaluations.jsonl").exists()
 
 
 def test_a_capture_in_memory_reaches_other_processes_as_a_directory(tmp_path):

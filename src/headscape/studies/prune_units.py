@@ -113,7 +113,7 @@ class Recipe:
         return cls(
             captured.run.path.resolve(),
             block,
-            source=model.source,
+            source=str(Path(model.source).resolve()) if Path(model.source).exists() else model.source,
             dtype=model.dtype,
             device="cpu" if model.device == "cpu" else "auto",
             fingerprint=model.fingerprint,
