@@ -24,6 +24,7 @@ import numpy as np
 
 from _timing import table
 from headscape.geometry import questionnaire, slices
+from headscape.geometry.estimate import estimate_fit, measure_rates
 from headscape.geometry.memory import disk_memory_estimate, memory_estimate
 from headscape.geometry.questionnaire import Questionnaire
 from headscape.geometry.scratch import scratch_bytes
@@ -102,7 +103,9 @@ def main() -> None:
         generated = time.perf_counter() - began
         before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
         X = np.load(path, mmap_mode="r")
+        rates = measure_rates(given.threads)
         settings = {"n_iter": given.iterations, "max_memory": given.memory, "n_jobs": given.threads}
+        expected = estimate_fit(Questionnaire(**settings), shape, 2, rates=rates).seconds
         wall, cpu = time.perf_counter(), time.process_time()
         q = Questionnaire(**settings, scratch=folder).fit(X)
         wall, cpu = time.perf_counter() - wall, time.process_time() - cpu
@@ -110,7 +113,8 @@ def main() -> None:
     rows = [[name, f"{seconds:.1f}"] for name, seconds in phases.seconds.items()]
     print(f"{shape}, float16 on disk, {human_bytes(2 * math.prod(shape))}; {given.threads} threads\n")
     print(table(["phase", "seconds"], [*rows, ["whole fit", f"{wall:.1f}"], ["CPU of the fit", f"{cpu:.1f}"]]))
-    print(f"\ngenerating took {generated:.0f} s")
+    print(f"\nestimated {expected:.0f} s, {expected / wall:.2f} of what it took")
+    print(f"generating took {generated:.0f} s")
     print(f"peak memory {human_bytes(peak)} (before the fit {human_bytes(before)}), max_memory {given.memory:.2g}")
     print(f"estimates: {human_bytes(int(memory_estimate(shape)))} in memory,", end=" ")
     print(f"{human_bytes(int(disk_memory_estimate(shape, given.threads)))} at least from disk")
