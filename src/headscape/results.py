@@ -100,6 +100,8 @@ class Interval:
 
     >>> str(Interval(0.5, 0.4, 0.61))
     '0.5 [0.4, 0.61]'
+    >>> str(Interval(0.5, float("nan"), float("nan")))  # of one value
+    '0.5'
     """
 
     value: float
@@ -107,7 +109,8 @@ class Interval:
     high: float
 
     def __str__(self) -> str:
-        return f"{self.value:.3g} [{self.low:.3g}, {self.high:.3g}]"
+        known = self.low == self.low and self.high == self.high  # NaN: one value alone has no interval
+        return f"{self.value:.3g} [{self.low:.3g}, {self.high:.3g}]" if known else f"{self.value:.3g}"
 
 
 def bootstrap(values: npt.ArrayLike, *, random_state: int = 0, n_draws: int = 2000) -> Interval:

@@ -1,5 +1,6 @@
 """The collapse study of a model, in all its arms, and table 1."""
 
+import copy
 import json
 import math
 import sys
@@ -316,6 +317,10 @@ def test_refusals_say_what_to_do(vit_run, load, tmp_path):
         collapse(vit_run, batches=0)
     with pytest.raises(hs.InputError, match="no block 'decoder'"):
         collapse(vit_run, block="decoder")
+    broken = copy.deepcopy(load("vit-fmnist"))
+    broken.module.vit.layers[2].attention.q_proj.weight.data[0, 0] = float("inf")
+    with pytest.raises(hs.InputError, match=r"layers\.2\.attention\.q_proj\.weight holds NaN or infinite"):
+        in_double(broken)
     plain = hs.wrap_module(torch.nn.MultiheadAttention(8, 2, batch_first=True), example=(torch.ones(1, 3, 8),) * 3)
     from headscape.attention.samples import Sample
 

@@ -563,6 +563,11 @@ def test_short_inputs_and_other_models_are_refused(llama):
         gaussian(captured_by(model, 2, 12), model=model)
     with pytest.raises(hs.InputError, match="not the model of this capture"):
         gaussian(captured_by(model), model=wrap_module(zoo.make("bert"), name="bert"))
+    broken = wrap_module(zoo.make("bert"), name="bert")
+    captured = captured_by(broken)
+    next(broken.module.parameters()).data[0] = float("nan")
+    with pytest.raises(hs.InputError, match="holds NaN or infinite values"):
+        gaussian(captured, model=broken)
 
 
 @pytest.mark.models

@@ -169,6 +169,10 @@ def test_other_families(name):
 def test_what_cannot_be_asked(tmp_path):
     with pytest.raises(hs.InputError, match="at least 1"):
         spectra(llama(layers=1), rotations=0)
+    broken = llama(layers=1)
+    broken.module.model.layers[0].self_attn.k_proj.weight.data[2, 1] = float("nan")
+    with pytest.raises(hs.InputError, match=r"weight model\.layers\.0\.self_attn\.k_proj\.weight holds NaN"):
+        spectra(broken)
 
     class Own(torch.nn.Module):
         def __init__(self):

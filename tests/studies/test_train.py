@@ -298,6 +298,7 @@ def test_images_are_learned(pictures, tmp_path):
     )
     assert result.images and result.scores("both").iloc[0] > 90
     assert any("Fewer than three seeds" in f.text for f in result.findings())
+    assert "nan" not in str(result.figures()[0].data["rows"])  # one seed has no interval
 
 
 def test_a_rate_that_diverges_is_reported_and_not_taken(text, tmp_path, monkeypatch):
@@ -362,6 +363,11 @@ def test_the_verdict_follows_the_interval(shift, kind, word, holds):
     }
     finding = made_up(scores, kind).findings()[0]
     assert f"is {word}" in finding.text and finding.holds is holds
+
+
+def test_one_seed_has_no_interval():
+    said = made_up({"standard": [2.5], "both": [2.4]}).findings()[0]
+    assert said.holds is None and said.text.endswith("a change of -0.1 with one seed.")
 
 
 def test_aligned_tokens_are_only_removed_where_there_were_some():

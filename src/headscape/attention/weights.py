@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from headscape.attention.models import Model
     from headscape.attention.sites import Site
 
-__all__ = ["KINDS", "Part", "Skipped", "parts_of", "put", "read", "read_bias", "select_parts"]
+__all__ = ["KINDS", "Part", "Skipped", "check_weights", "parts_of", "put", "read", "read_bias", "select_parts"]
 
 Array = npt.NDArray[Any]
 Kind = Literal["q", "k", "v", "o", "gate", "up", "down"]
@@ -61,6 +61,16 @@ class Skipped(NamedTuple):
 
     place: str
     why: str
+
+
+def check_weights(network: nn.Module) -> None:
+    """Raise an `InputError` that names the first weight with an entry that is NaN or infinite."""
+    for name, parameter in network.named_parameters():
+        with torch.no_grad():  # a sum is cheap, and is finite unless an entry is not (or it overflows)
+            if not torch.isfinite(parameter.sum()) and not torch.isfinite(parameter).all():
+                raise InputError(
+                    f"weight {name} holds NaN or infinite values; nothing computed from it would mean much"
+                )
 
 
 def parts_of(model: Model) -> tuple[list[Part], list[Skipped]]:

@@ -18,6 +18,7 @@ from headscape.attention.models import Model, wrap_module
 from headscape.attention.sites import Site, example_input, run
 from headscape.attention.tapping import tapped
 from headscape.attention.taps import AttentionCall, Tap
+from headscape.attention.weights import check_weights
 from headscape.errors import HeadscapeError, InputError
 from headscape.hopfield.layer import HiddenState, Init, Skip, carry, check_alphas
 
@@ -72,7 +73,7 @@ def to_hopfield(
     network: nn.Module = model.module if isinstance(model, Model) else model
     if id(network) in _converted:
         raise InputError("this network is already inside a to_hopfield block; leave that one first")
-    _check_weights(network)
+    check_weights(network)
     if getattr(network, "is_gradient_checkpointing", False):
         raise InputError("gradient checkpointing runs layers twice and out of order; switch it off to convert")
     with _evaluating(network):
@@ -246,15 +247,6 @@ def _check_skips(model: Model) -> None:
 
 
 # --- checks ----------------------------------------------------------------------------------------------------------
-
-
-def _check_weights(network: nn.Module) -> None:
-    for name, parameter in network.named_parameters():
-        with torch.no_grad():  # a sum is cheap, and is finite unless an entry is not (or it overflows)
-            if not torch.isfinite(parameter.sum()) and not torch.isfinite(parameter).all():
-                raise InputError(
-                    f"weight {name} holds NaN or infinite values; nothing computed from it would mean much"
-                )
 
 
 def _check_heads(sites: list[Site]) -> None:

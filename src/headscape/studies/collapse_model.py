@@ -17,7 +17,7 @@ from headscape.attention.samples import Sample
 from headscape.attention.sites import Site, run
 from headscape.attention.tapping import tapped
 from headscape.attention.taps import AttentionCall, Tap
-from headscape.attention.weights import Part, parts_of, read, read_bias
+from headscape.attention.weights import Part, check_weights, parts_of, read, read_bias
 from headscape.collapse.bounds import BOUNDS, LayerBounds, layer_bounds
 from headscape.collapse.similarity import attention_entropy
 from headscape.errors import InputError
@@ -66,7 +66,11 @@ def arms_of(alpha_hidden: float, with_control: bool, with_cells: bool) -> list[A
 
 
 def in_double(model: Model) -> Model:
-    """A copy of a model that computes in float64, as far as its own code lets it (Llama's norms stay in float32)."""
+    """A copy of a model that computes in float64, as far as its own code lets it (Llama's norms stay in float32).
+
+    Raises an `InputError` for weights that are NaN or infinite.
+    """
+    check_weights(model.module)
     device = "cpu" if model.device.startswith("mps") else model.device  # which has no float64
     return replace(model, module=copy.deepcopy(model.module).to(device).double(), device=device, dtype="float64")
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -57,7 +56,7 @@ def findings(r: GaussianResult) -> list[Finding]:
     skipped = [*r.settings.get("left_out", []), *sorted({n for n in r.heads["note"] if n})]
     if skipped:
         found.append(Finding(f"Left out: {'; '.join(skipped)}."))
-    return [replace(f, text=f.text.replace(" [nan, nan]", "")) for f in found]  # one input has no interval
+    return found
 
 
 def _scores(r: GaussianResult) -> Finding:

@@ -19,6 +19,7 @@ from headscape.attention.samples import Sample
 from headscape.attention.sites import Site, run
 from headscape.attention.tapping import tapped, way_of
 from headscape.attention.taps import AttentionCall, Tap
+from headscape.attention.weights import check_weights
 from headscape.errors import HeadscapeError, InputError
 
 if TYPE_CHECKING:
@@ -217,7 +218,9 @@ def watch_layers(
     """Run all samples at once; `take` each layer of a block as it has run. Returns the hidden states, (n_input, n, d).
 
     They are those entering each layer and, last, those leaving the stack; None for a model that does not give them.
+    Raises an `InputError` for weights that are NaN or infinite.
     """
+    check_weights(model.module)
     sites = [site for site in model.sites if site.block == block]
     watcher = _Watcher(model, sites, take)
     with ExitStack() as hooks, torch.no_grad():

@@ -18,7 +18,7 @@ from headscape.attention.models import Model
 from headscape.attention.sites import run
 from headscape.attention.tapping import tapped
 from headscape.attention.taps import AttentionCall, Tap
-from headscape.attention.weights import parts_of, read
+from headscape.attention.weights import check_weights, parts_of, read
 from headscape.errors import InputError
 from headscape.statistics.edits import ScalingLaw, edited, flatten, randomise, scale_spectra, truncate
 from headscape.studies.prompt_maps import row_entropy
@@ -34,7 +34,7 @@ KEPT_ENERGY = 0.9
 
 
 def check_model(model: Model) -> None:
-    """Raise an `InputError` for a model that does not go on with a text."""
+    """Raise an `InputError` for a model that does not go on with a text, or whose weights are not finite."""
     if model.task != "causal-lm" or not model.causal:
         raise InputError(
             f"{model.source} ({model.task}) is not a causal language model and cannot write a clue; "
@@ -42,6 +42,7 @@ def check_model(model: Model) -> None:
         )
     if model.tokenizer is None or not getattr(model.tokenizer, "is_fast", False):
         raise InputError(f"{model.source} has no fast tokenizer, which tells the characters behind each token")
+    check_weights(model.module)
 
 
 def encode(model: Model, text: Text, room: int = 0) -> tuple[list[int], Layout]:

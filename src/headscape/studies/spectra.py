@@ -66,12 +66,13 @@ def spectra(
     Raises
     ------
     InputError
-        If no layer's query and key maps are understood.
+        If a weight is NaN or infinite, or no layer's query and key maps are understood.
     """
-    from headscape.attention.weights import parts_of
+    from headscape.attention.weights import check_weights, parts_of
 
     if jobs < 1 or rotations < 1:
         raise InputError(f"jobs and rotations must be at least 1, not {jobs} and {rotations}")
+    check_weights(model.module)
     parts, skipped = parts_of(model)
     if not any(part.kind == "q" for part in parts):
         raise InputError(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -33,17 +34,23 @@ def _better(r: TrainResult) -> str:
     return "higher is better" if r.images else "lower is better"
 
 
+def _span(row: Mapping[Any, Any], name: str, digits: int) -> str:
+    """The interval of a column, in brackets; nothing where one seed has none."""
+    low, high = row[f"{name}_low"], row[f"{name}_high"]
+    return "" if np.isnan(low) else f" [{low:.{digits}g}, {high:.{digits}g}]"
+
+
 def _table(r: TrainResult) -> FigureSpec:
     frame = r.to_frame()
     rows = []
     for row in frame.to_dict("records"):
-        change = f"{row['change']:+.3g} [{row['change_low']:.3g}, {row['change_high']:.3g}]" if "change" in row else ""
+        change = f"{row['change']:+.3g}{_span(row, 'change', 3)}" if "change" in row else ""
         rows.append(
             [
                 NAMES[row["arm"]],
                 f"{row['rate']:g}",
                 str(row["seeds"]),
-                f"{row['score']:.4g} [{row['score_low']:.4g}, {row['score_high']:.4g}]",
+                f"{row['score']:.4g}{_span(row, 'score', 4)}",
                 "" if row["arm"] == "standard" else change,
                 f"{row['similarity']:.2f}",
                 f"{row['aligned']:.1%}",

@@ -40,6 +40,10 @@ def t_interval(values: npt.ArrayLike) -> Interval:
     return Interval(mean, mean - half, mean + half)
 
 
+def _over(seeds: int) -> str:
+    return f"over {seeds} seeds (95 %, paired by seed)" if seeds > 1 else "with one seed"
+
+
 @dataclass(frozen=True, eq=False)
 class TrainResult(Result):
     """The comparison.
@@ -173,7 +177,7 @@ class TrainResult(Result):
         own, base = t_interval(self.scores(arm)), t_interval(self.scores("standard"))
         return Finding(
             f"{names[arm]} is {words}: {own.value:.4g} {self.unit} against {base.value:.4g} with standard attention, a "
-            f"change of {change} over {len(self.scores(arm))} seeds (95 %, paired by seed).",
+            f"change of {change} {_over(len(self.scores(arm)))}.",
             "scores",
             holds,
         )
