@@ -28,9 +28,9 @@ def model():
 
 @pytest.fixture(scope="module")
 def run(model, tmp_path_factory):
-    """24 tokens in 7 blocks, uneven ones; three batches."""
+    """24 tokens in 7 blocks, uneven ones; four batches."""
     path = tmp_path_factory.mktemp("pooled") / "run"
-    hs.capture(model, TEXT, tokens=24, batches=3, keep=("probs", "scores"), pool=7, windows="rows:2", out=path)
+    hs.capture(model, TEXT, tokens=24, batches=4, keep=("probs", "scores"), pool=7, windows="rows:2", out=path)
     return path
 
 
@@ -114,3 +114,15 @@ def test_studies_of_single_entries_refuse_in_one_line(run):
         with pytest.raises(hs.InputError, match="needs whole maps, this capture is pooled to 7 blocks") as caught:
             study(cap)
         assert "\n" not in str(caught.value) and "--pool" in str(caught.value)
+
+
+def test_compare_refuses_blocks_beside_tokens(run, organised, model, tmp_path):
+    from headscape.studies.compare_runs import read_runs
+
+    twin, whole = tmp_path / "twin", tmp_path / "whole"
+    options = {"batches": 4, "keep": ("probs",)}
+    organize(hs.capture(model, TEXT, tokens=24, pool=7, out=twin, seed=1, **options), threads=1)
+    organize(hs.capture(model, TEXT, tokens=7, out=whole, **options), threads=1)
+    assert len(read_runs([run, twin])) == 2
+    with pytest.raises(hs.InputError, match="pooled from 24 tokens, those of .* whole: a block is no token"):
+        read_runs([run, whole])

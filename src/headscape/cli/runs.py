@@ -170,7 +170,7 @@ def _print_estimate(loaded: Any, source: Path | None, as_json: bool, quiet: bool
             f"{human_bytes(needed.batch_bytes)} a batch, {human_bytes(needed.batch_bytes * needed.batches)} in all",
         ]
     ]
-    rows += [["time", f"about {duration(needed.seconds)} for {needed.batches} batches of {needed.n_tokens} tokens"]]
+    rows += [["time", f"about {duration(needed.seconds)} for {needed.batches} x {needed.n_tokens} tokens"]]
     timed = ", ".join(map(str, needed.pace.tokens))
     law = f": {facts['seconds a batch']} s" if b or c else ""
     rows += [

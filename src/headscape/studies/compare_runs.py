@@ -149,6 +149,7 @@ def _organised(
             "block": result.block,
             "n_query": shape[0],
             "n_key": shape[1],
+            "pooled_from": run.meta["config"]["tokens"] if result.settings.get("pool") else None,
             "n_heads": len(heads),
             "n_layers": len(np.unique(layers)),
             "n_batches": result.n_batches,
@@ -219,6 +220,11 @@ def _check_pair(a: Organised, b: Organised) -> None:
         raise InputError(
             f"{a.name} has {one['n_query']} queries x {one['n_key']} keys, {b.name} {two['n_query']} x "
             f"{two['n_key']}: length alone moves a network as far as another network is; {_way_out(a, b)}"
+        )
+    if one["pooled_from"] != two["pooled_from"]:
+        ways = [f"pooled from {n} tokens" if n else "whole" for n in (one["pooled_from"], two["pooled_from"])]
+        raise InputError(
+            f"maps of {a.name} are {ways[0]}, those of {b.name} {ways[1]}: a block is no token; capture both alike"
         )
     for setting in sorted(one["questionnaire"].keys() | two["questionnaire"].keys()):
         ours, theirs = one["questionnaire"].get(setting), two["questionnaire"].get(setting)
