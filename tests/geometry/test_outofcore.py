@@ -2,6 +2,7 @@
 
 import os
 import tempfile
+import tracemalloc
 
 import numpy as np
 import pytest
@@ -9,7 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headscape.errors import InputError
-from headscape.geometry import folder_means, scratch, slices
+from headscape.geometry import affinity, folder_means, scratch, slices
+from headscape.geometry import memory as memory_module
 from headscape.geometry.arrays import as_lazy, blocks
 from headscape.geometry.emd import slice_distance, tree_distance
 from headscape.geometry.memory import disk_memory_estimate, memory_estimate
@@ -148,6 +150,34 @@ def test_a_memory_map_keeps_its_content_and_its_pages_are_let_go(tmp_path):
     assert private[3, 2, 1] == 7
     tensor = AttentionTensor(np.asarray(np.memmap(tmp_path / "t", np.float32, "w+", shape=(3, 4, 5))))
     assert isinstance(as_lazy(tensor)[0].base, np.memmap)
+
+
+def test_a_tree_distance_of_what_can_only_be_sliced(small_chunks):
+    rng = np.random.default_rng(6)
+    X = rng.random((30, 26, 14), dtype=np.float32)
+    trees = [random_tree(rng, n) for n in X.shape]
+    for axis in range(3):
+        lazy = Lazy(X)
+        whole = tree_distance(X, trees, axis)
+        assert np.array_equal(tree_distance(lazy, trees, axis, max_memory=0.9 * X.nbytes), whole)
+        assert lazy.most < 30
+        assert np.array_equal(tree_distance(Lazy(X), trees, axis), whole)
+
+
+def test_a_fit_from_disk_stays_within_the_memory_given(monkeypatch):
+    monkeypatch.setattr(slices, "LEAF_BLOCK", 1e6)
+    monkeypatch.setattr(memory_module, "LEAF_BLOCK", 1e6)
+    monkeypatch.setattr(folder_means, "CHUNK", 1e6)
+    monkeypatch.setattr(affinity, "_BLOCK", 10**6)
+    X = np.random.default_rng(7).random((140, 130, 120), dtype=np.float32)
+    limit = 1.1 * disk_memory_estimate(X.shape, 1)
+    assert limit < 0.9 * X.nbytes < 0.3 * memory_estimate(X.shape, limit)
+    Questionnaire(n_iter=1, max_memory=disk_memory_estimate((9, 8, 7), 1), n_jobs=1).fit(X[:9, :8, :7])  # compiled
+    tracemalloc.start()
+    Questionnaire(n_iter=1, max_memory=limit, n_jobs=1).fit(X)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak < limit
 
 
 @pytest.mark.skipif(not os.path.exists("/proc/self/fd"), reason="looks at open files")

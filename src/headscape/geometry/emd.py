@@ -10,9 +10,10 @@ import numpy.typing as npt
 
 from headscape.errors import InputError
 from headscape.geometry._compiled import n_threads
-from headscape.geometry.arrays import as_values
+from headscape.geometry.arrays import LazyArray, as_lazy, as_values
 from headscape.geometry.folder_means import Slices, chunks_of, folder_weights
 from headscape.geometry.l1 import ROWS, symmetric
+from headscape.geometry.scratch import Layouts
 from headscape.geometry.tiles import add_chunks
 from headscape.tensor import AttentionTensor
 from headscape.tree import PartitionTree
@@ -26,7 +27,7 @@ DEFAULT_MEMORY = 4e9
 
 
 def tree_distance(
-    X: AttentionTensor | npt.ArrayLike,
+    X: AttentionTensor | LazyArray | npt.ArrayLike,
     trees: Sequence[PartitionTree | None],
     axis: int,
     level_weight: float = 0.0,
@@ -56,7 +57,8 @@ def tree_distance(
     level_weight, size_weight
         alpha and beta above, the same on every axis.
     max_memory
-        Bytes the weighted folder means may take at a time. They are made and compared in chunks that fit.
+        Bytes the weighted folder means may take at a time. They are made and compared in tiles that fit. A larger array
+        is copied to a scratch file with `axis` first and read from there; the result is the same to the last bit.
     threads
         How many; by default numba's setting. Any number gives the same bytes.
 
@@ -67,8 +69,8 @@ def tree_distance(
     Raises
     ------
     InputError
-        If a tree is missing or does not fit its axis, an entry is not finite, or not even one folder's means fit in
-        `max_memory`.
+        If a tree is missing or does not fit its axis, an entry is not finite, not even the smallest tile fits into
+        `max_memory`, or the scratch file not on the disk.
 
     >>> from headscape.tree import PartitionTree
     >>> X = np.array([[0.0, 0.0], [2.0, 0.0], [1.0, 1.0]])
@@ -78,15 +80,21 @@ def tree_distance(
            [2., 0., 1.],
            [2., 1., 0.]])
     """
-    values, names = as_values(X)
-    order = values.ndim
+    lazy, names = as_lazy(X)
+    shape, order = tuple(lazy.shape), len(lazy.shape)
     if not -order <= axis < order:
-        raise InputError(f"axis {axis} does not exist, the array of shape {values.shape} has axes 0 to {order - 1}")
+        raise InputError(f"axis {axis} does not exist, the array of shape {shape} has axes 0 to {order - 1}")
     axis %= order
-    others = _check_trees(trees, values.shape, names, axis)
-    dtype = np.float64 if np.result_type(values, np.float32).itemsize > 4 else np.float32
-    slices = np.ascontiguousarray(np.moveaxis(values, axis, 0), dtype=dtype)
-    return slice_distance(slices, others, level_weight, size_weight, max_memory, n_threads(threads))
+    others = _check_trees(trees, shape, names, axis)
+    dtype = np.dtype(np.float64 if np.result_type(lazy.dtype, np.float32).itemsize > 4 else np.float32)
+    count = n_threads(threads)
+    if math.prod(shape) * dtype.itemsize <= max_memory:
+        values, _ = as_values(lazy)
+        slices = np.ascontiguousarray(np.moveaxis(values, axis, 0), dtype=dtype)
+        return slice_distance(slices, others, level_weight, size_weight, max_memory, count)
+    with Layouts(lazy, names, None, max_memory, count, axes=[axis]) as files:
+        stored = files.slices(axis, lambda part: part.astype(dtype, copy=False), dtype)
+        return slice_distance(stored, others, level_weight, size_weight, max_memory, count)
 
 
 def slice_distance(

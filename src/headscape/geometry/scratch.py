@@ -7,7 +7,7 @@ import os
 import shutil
 import tempfile
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import IO, Any
 
 import numpy as np
@@ -69,6 +69,8 @@ class Layouts:
         Bytes for a block and its turned copies.
     threads
         Files are written by so many at a time.
+    axes
+        Which axes get a copy; all by default.
 
     Raises
     ------
@@ -83,20 +85,23 @@ class Layouts:
         directory: str | None,
         memory: float,
         threads: int,
+        axes: Sequence[int] | None = None,
     ) -> None:
         self.shape, self.dtype = tuple(values.shape), np.dtype(values.dtype)
         self.bytes_read = 0
         self._lock = threading.Lock()
-        folder = check_disk(scratch_bytes(self.shape, self.dtype.itemsize), directory)
+        wanted = list(range(len(self.shape)) if axes is None else axes)
+        copies = len(wanted) / len(self.shape)
+        folder = check_disk(copies * scratch_bytes(self.shape, self.dtype.itemsize), directory)
         # without a name from the start where the system can: nothing is left behind, however the process ends
-        self._files: list[IO[bytes]] = []
+        self._files: dict[int, IO[bytes]] = {}
         try:
-            for _ in self.shape:
-                self._files.append(tempfile.TemporaryFile(dir=folder, prefix="headscape-", buffering=0))  # noqa: SIM115
+            for axis in wanted:
+                self._files[axis] = tempfile.TemporaryFile(dir=folder, prefix="headscape-", buffering=0)  # noqa: SIM115
             ranges = []
             for start, block in blocks(values, memory / 4):
                 ranges.append(block_range(block, start, names))
-                run_tasks(self._write, [(axis, start, block) for axis in range(len(self.shape))], threads)
+                run_tasks(self._write, [(axis, start, block) for axis in wanted], threads)
             self.value_range = min(low for low, _ in ranges), max(high for _, high in ranges)
         except BaseException as error:
             self.close()
@@ -112,7 +117,7 @@ class Layouts:
 
     def close(self) -> None:
         """Remove the files."""
-        for file in self._files:
+        for file in self._files.values():
             file.close()
         self._files.clear()
 
