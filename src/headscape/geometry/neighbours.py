@@ -10,7 +10,6 @@ import numpy as np
 import numpy.typing as npt
 import scipy.linalg
 import scipy.sparse
-from sklearn.cluster import ward_tree
 
 from headscape.errors import InputError
 from headscape.geometry.build import BuildOptions, tree_of_linkage
@@ -111,7 +110,8 @@ def _graph(tiles: Iterable[Tile], n: int, n_neighbours: int, random_state: int |
     """Keep the nearest of every slice, and all distances to the landmarks, as tiles come."""
     k = min(n_neighbours, n - 1)
     m = min(n, max(LANDMARKS, k + 1))
-    landmarks = np.sort(np.random.default_rng(random_state).choice(n, m, replace=False))
+    seed = 0 if random_state is None else random_state  # the same in every round, so that rounds can be compared
+    landmarks = np.sort(np.random.default_rng(seed).choice(n, m, replace=False))
     to_landmarks = np.zeros((n, m))
     nearest = np.full((n, k), np.inf)
     index = np.full((n, k), -1, dtype=np.intp)
@@ -177,6 +177,8 @@ def neighbour_tree(graph: NeighbourGraph, affinity: Any, options: BuildOptions |
     with d_p the distances of p to the landmarks and J the centring), and joined by Ward's criterion along the graph.
     With all slices as landmarks and all pairs as neighbours this is the "ward" of `build_tree`.
     """
+    from sklearn.cluster import ward_tree  # slow to import, and needed here alone
+
     points = _landmark_coordinates(graph)
     n = len(points)
     connected = graph.distances.copy()

@@ -43,13 +43,16 @@ class Scale(NamedTuple):
         """Scale of an array with these extremes."""
         offset = low if low > high - low else high if high < low - high else 0.0
         exponent = int(np.clip(np.frexp(max(high - offset, offset - low))[1], -1000, 1000))
-        single = dtype == np.float32 and offset == 0 and abs(exponent) < 100
+        # nothing is rounded then: a float16 is a float32, and so is either times a power of two
+        single = dtype.kind == "f" and dtype.itemsize <= 4 and offset == 0 and abs(exponent) < 100
         return cls(offset, 2.0**exponent, np.dtype(np.float32 if single else np.float64))
 
     def apply(self, values: npt.NDArray[Any]) -> Values:
         """Scaled entries."""
-        scaled: npt.NDArray[Any] = values.astype(self.between, copy=False) - self.between.type(self.offset)
-        scaled *= self.between.type(1 / self.unit)
+        between = values.astype(self.between, copy=False)
+        if self.offset:
+            between = between - self.between.type(self.offset)
+        scaled: npt.NDArray[Any] = between * self.between.type(1 / self.unit)
         return scaled.astype(np.float32, copy=False)
 
 
