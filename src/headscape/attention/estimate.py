@@ -93,7 +93,7 @@ def estimate(
     masks = 3 * area * 4
     if masks_in_rows(model.module):
         masks = min(masks, 3 * BLOCK_BYTES)
-    working = 8 * block + masks
+    working = 10 * block + masks
     held = cells * item if pool is None else pool**2 * (item + 4) + n_rows * n_tokens * item
     kept = maps * width * held if on_disk else batch_bytes * batches
     bytes_of = {"float32": 4, "float16": 2, "bfloat16": 2}
