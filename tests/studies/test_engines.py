@@ -280,6 +280,13 @@ def test_many_failures_are_one_line():
         run_units(fail, {f"unit {i}": (i,) for i in range(20)}, LocalEngine(), Steps(lambda *_: None, 20))
     assert not isinstance(raised.value, hs.InputError) and "\n" not in str(raised.value)
 
+    def alike(i):
+        if i:
+            raise ValueError("alike")
+
+    with pytest.raises(hs.HeadscapeError, match=r"3 of 4 units failed: 1, 2, 3 \(ValueError: alike\);"):
+        run_units(alike, {str(i): (i,) for i in range(4)}, LocalEngine(), Steps(lambda *_: None, 4))
+
 
 def test_a_unit_that_kills_every_worker_is_given_up_and_the_rest_finishes(tmp_path):
     texts = ["one", "deadly", "two", "three"]

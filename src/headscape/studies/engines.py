@@ -6,7 +6,7 @@ import os
 import traceback
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -73,9 +73,7 @@ class Engine(ABC):
         """Threads within a unit: those asked for, or what suits the engine."""
 
     @abstractmethod
-    def started(
-        self, folders: Sequence[Path | None], say: Callable[[str], None]
-    ) -> Any:  # a context manager, which mypy wants of a decorated function
+    def started(self, folders: Sequence[Path | None], say: Callable[[str], None]) -> AbstractContextManager[None]:
         """Be ready for units that work on these folders; None stands for data that are only in memory."""
 
     @abstractmethod

@@ -34,7 +34,7 @@ __all__ = [
 ]
 
 LISTED = 5
-"""Failed units named in the error at the end; each has been said with its cause when it failed."""
+"""Failed units, and causes, named in the error at the end; each has been said with its cause when it failed."""
 
 Progress = Callable[[int, int], None]
 """Called with what is done and what there is to do."""
@@ -167,13 +167,20 @@ def _failed(names: Sequence[str], failed: Mapping[int, Failure]) -> HeadscapeErr
     mistake = all(failure.mistake for failure in failed.values())
     if mistake and len(causes) == 1 and len(failed) == len(names):
         return InputError(causes.pop())  # it is about all of them
-    listed = [f"{names[i]} ({failure.cause})" for i, failure in list(failed.items())[:LISTED]]
-    more = f" and {len(failed) - LISTED} more" if len(failed) > LISTED else ""
+    alike: dict[str, list[str]] = {}
+    for i, failure in failed.items():
+        alike.setdefault(failure.cause, []).append(names[i])
+    listed = [f"{_some(units, LISTED)} ({cause})" for cause, units in alike.items()]
     line = (
-        f"{len(failed)} of {len(names)} units failed: {', '.join(listed)}{more}; the others are kept: the same command "
+        f"{len(failed)} of {len(names)} units failed: {_some(listed, LISTED)}; the others are kept: the same command "
         "with --resume redoes only what is missing"
     )
     return InputError(line) if mistake else HeadscapeError(line)
+
+
+def _some(words: Sequence[str], n: int) -> str:
+    """The first n of some words, and how many more there are."""
+    return ", ".join(words[:n]) + (f" and {len(words) - n} more" if len(words) > n else "")
 
 
 def write_arrays(path: Path, arrays: Mapping[str, npt.NDArray[Any]], metadata: Mapping[str, str] | None = None) -> None:
