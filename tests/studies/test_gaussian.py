@@ -377,7 +377,7 @@ def test_embeddings_beside_random_vectors():
 # ---------------------------------------------------------------------- the whole
 
 
-def captured_by(model, n=5, tokens=48, folder=None, block=None):
+def captured_by(model, n=5, tokens=48, folder=None, block=None, same=False):
     """A capture of a model of the zoo, which has no tokenizer: in memory, or as a run."""
     site = next(site for site in model.sites if block in (None, site.block))
     words = [str(i) for i in range(tokens)]
@@ -388,6 +388,8 @@ def captured_by(model, n=5, tokens=48, folder=None, block=None):
         "origin": [0],
     }
     batches = [{"input_ids": s.stored["input_ids"]} for s in samples_for(model, n, tokens, seed=3)]
+    if same:
+        batches = [{"input_ids": np.full_like(b["input_ids"], 7)} for b in batches]
     if folder is None:
         return Capture.in_memory([Batch(info, list(b), b.__getitem__) for b in batches])
     run = Run.create(folder, config={"kind": "capture"})
@@ -503,6 +505,9 @@ def test_one_input_gives_no_verdict_that_needs_an_error():
 
 
 def test_tokens_that_are_all_equal_are_refused_with_a_way_out(tmp_path):
+    model = wrap_module(zoo.make("bert"), name="bert")
+    with pytest.raises(hs.InputError, match="repeat one token.*; capture other text"):
+        gaussian(captured_by(model, 2, 32, same=True), model=model, threads=1)
     reading = Reading(slice(1, None), True, None, 0)
     message = "tokens before the first layer have no Gaussian: the 38 samples are all equal.*; capture inputs"
     with pytest.raises(hs.InputError, match=message):

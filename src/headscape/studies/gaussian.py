@@ -271,6 +271,8 @@ class _Study:
                 f"an input has {max(stop - 1, 0)} tokens besides the first and special ones, the study needs "
                 f"{LEAST_TOKENS}; capture with more --tokens"
             )
+        if ids is not None and len(np.unique(ids[:, 1:stop])) == 1:
+            raise InputError("the inputs repeat one token, and what is all equal has no Gaussian; capture other text")
         return slice(1, stop)
 
     # --- units -------------------------------------------------------------------------------------------------------
