@@ -86,7 +86,7 @@ def estimate(
     hidden = getattr(model.config, "hidden_size", 0) or 0
     vectors = sum(what in keep for what in ("queries", "keys", "values", "hidden", "head_outputs"))
     batch_bytes = maps * kept_heads * cells * item + vectors * len(model.sites) * n_tokens * hidden * item
-    streams = 24 * n_tokens * hidden * 4  # queries, keys, values, outputs, and the four times wider middle of the MLP
+    streams = 36 * n_tokens * hidden * 4  # queries, keys, values, outputs, the wide middle of the MLP, gaps between
     block = width * area * 4
     if way_of(model.module, model.attention) != "softmax":  # attention of its own comes as whole maps
         block = min(block, BLOCK_BYTES)
