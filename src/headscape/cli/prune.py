@@ -65,10 +65,11 @@ def prune(
     if out_dir is not None and (out_dir.is_file() or (out_dir.is_dir() and any(out_dir.iterdir()))):
         raise InputError(f"{out_dir} exists and is not an empty folder; choose another place or remove it")
     options: dict[str, Any] = {} if criteria is None else {"criteria": [c.strip() for c in criteria.split(",")]}
+    inputs = text if text is not None else images
     model, result = _prune(
         run,
         quiet,
-        inputs=text if text is not None else images,
+        inputs=inputs,
         calibrate=_calibration(calibrate),
         criterion=criterion,
         compensation=compensation,
@@ -87,7 +88,7 @@ def prune(
     )
     export = None
     if out_dir is not None and result.proposal:
-        export = _export(model, result, run, out_dir, kind, _calibration(calibrate))
+        export = _export(model, result, run, out_dir, kind, (inputs, windows, seed, _calibration(calibrate)))
     if as_json:
         print_json(
             {
@@ -151,7 +152,8 @@ def _calibration(given: str | None) -> Any:
     return [sample_text("rank")] if given == "sample" else given
 
 
-def _export(model: Any, result: Any, path: Path, target: Path, kind: str, calibrate: Any) -> Any:
+def _export(model: Any, result: Any, path: Path, target: Path, kind: str, given: tuple[Any, int, int, Any]) -> Any:
+    """Write the model with the very folds that were judged: fitted on the same samples."""
     from headscape.attention.sites import select_heads
     from headscape.captures import open_capture
     from headscape.pruning.compensation import folds_of, moments_on
@@ -160,7 +162,6 @@ def _export(model: Any, result: Any, path: Path, target: Path, kind: str, calibr
 
     folds = None
     if result.compensation != "none":
-        split = inputs_of(model, open_capture(path), None, 3, 0, calibrate)
-        moments = moments_on(model, split.fit)
+        moments = moments_on(model, inputs_of(model, open_capture(path), *given).fit)
         folds = folds_of(model, select_heads(model, result.proposal), moments, result.compensation)
     return export_pruned(model, result.proposal, target, kind, folds=folds, timed=3)  # type: ignore[arg-type]
