@@ -35,6 +35,7 @@ def chromium(tmp_path_factory):
             viewport={"width": 1280, "height": 900},
             color_scheme="light",
         )
+        context.set_default_timeout(180_000)  # a busy machine is slow, not wrong
         yield context
         context.close()
 
@@ -56,7 +57,7 @@ def visit(chromium):
         page.on("dialog", lambda dialog: (page.errors.append(f"dialog {dialog.message}"), dialog.dismiss()))
         page.on("request", lambda request: page.asked.append(request.url))
         page.goto(f"file://{path}")
-        page.wait_for_selector("body[data-ready]", timeout=60_000)
+        page.wait_for_selector("body[data-ready]")
         page.evaluate("document.documentElement.style.scrollBehavior = 'auto'")
         page.wait_for_timeout(100)  # the first map is decoded behind the page's back
         return page

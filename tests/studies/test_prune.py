@@ -135,7 +135,8 @@ def test_a_killed_study_goes_on(run, model, tmp_path, monkeypatch):
     assert sum(made) == 0
 
 
-def test_another_text_starts_anew(run, model, tmp_path):
+def test_another_text_starts_anew(result, run, model, tmp_path):
+    assert result.table is not None  # the run has been pruned on other text
     folder = tmp_path / "run"
     shutil.copytree(run, folder)
     said = []

@@ -111,6 +111,7 @@ class DaskEngine(Engine):
                 yield i, outcome
         for i in sorted(suspects):  # Dask blames all that waited at a worker that died: each is tried on its own
             yield from self._submitted(function, {i: units[i]}, watch)
+        watch.look(at_once=True)  # a worker may have been lost, and its unit done again, since the last look
 
     def _submitted(
         self, function: Function, units: Mapping[int, Sequence[Any]], watch: _Watch
@@ -168,9 +169,9 @@ class _Watch:
         self._workers = set(client.nthreads())
         self._looked = self._alive = time.monotonic()
 
-    def look(self) -> None:
+    def look(self, at_once: bool = False) -> None:
         now = time.monotonic()
-        if now - self._looked < LOOK_SECONDS:
+        if now - self._looked < LOOK_SECONDS and not at_once:
             return
         self._looked = now
         try:
