@@ -1,6 +1,7 @@
 """What the command says it would take; and that it writes nothing."""
 
 import json
+import shutil
 
 import numpy as np
 import pytest
@@ -24,7 +25,7 @@ def run(tmp_path_factory):
 
 
 def everything(folder):
-    return {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+    return {path.relative_to(folder): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
 
 
 def test_counts_batches_nulls_and_jobs(run):
@@ -47,11 +48,18 @@ def test_the_command_prints_and_writes_nothing(run):
     assert everything(run) == before
 
 
-def test_organising_from_disk_gives_the_same_result(run, tmp_path):
+def test_organising_from_disk_gives_the_same_bytes_and_is_the_same_study(run, tmp_path):
     from headscape.studies.organize import organize
 
+    other = tmp_path / "other"
+    shutil.copytree(run, other, ignore=shutil.ignore_patterns("organize"))
+    assert not (other / "organize").exists()  # nothing to go on with
     whole = organize(run, threads=1)
-    tight = organize(run, threads=1, questionnaire=hs.Questionnaire(max_memory=2e7, scratch=str(tmp_path)))
-    assert np.array_equal(whole.distances, tight.distances)
-    assert whole.tree == tight.tree
-    assert "scratch" not in tight.settings["questionnaire"]
+    tight = hs.Questionnaire(max_memory=2e7, scratch=str(tmp_path))
+    found = organize(other, threads=1, questionnaire=tight)
+    assert np.array_equal(whole.distances, found.distances) and whole.tree == found.tree
+    assert everything(run / "organize") == everything(other / "organize")
+    said = []
+    written = {path: path.stat().st_mtime_ns for path in (run / "organize").glob("batch-*")}
+    organize(run, threads=1, questionnaire=tight, say=said.append, resume=True)  # refused if it were another study
+    assert written == {path: path.stat().st_mtime_ns for path in (run / "organize").glob("batch-*")} and not said

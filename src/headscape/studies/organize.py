@@ -209,7 +209,7 @@ def organize(
 
 def _decisive(settings: Mapping[str, Any]) -> dict[str, Any]:
     """The settings that can change a byte; those of a sketch only where there is one."""
-    silent = {"scratch", "n_neighbours"} | (
+    silent = {"scratch", "n_neighbours", "max_memory"} | (
         set() if settings["distance"] == "sketch" else {"distance", "sketch_columns"}
     )
     return {name: value for name, value in settings.items() if name not in silent}
