@@ -123,6 +123,12 @@ class Run:
             self.meta |= plain
             self.save()
 
+    @property
+    def model_source(self) -> str | None:
+        """What the model of the run is loaded by; None for arrays that were imported."""
+        source = self.meta.get("model", {}).get("source")
+        return None if source is None else str(source)
+
     def batch_path(self, i: int) -> Path:
         """Where batch i is or will be."""
         return self.path / "attention" / f"batch-{i:04d}.safetensors"

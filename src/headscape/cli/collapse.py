@@ -174,7 +174,7 @@ def _collapse(
     captured = open_capture(path)
     assert captured.run is not None
     model = other = None
-    source = captured.run.meta.get("model", {}).get("source")
+    source = captured.run.model_source
     if source is not None and use_model:
         from headscape.attention.models import load_model
 

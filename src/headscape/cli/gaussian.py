@@ -66,7 +66,7 @@ def _gaussian(path: Path, quiet: bool, use_model: bool, random_weights: bool, **
     captured = open_capture(path)
     assert captured.run is not None
     model = control = None
-    source = captured.run.meta.get("model", {}).get("source")
+    source = captured.run.model_source
     if random_weights and (source is None or not use_model):
         why = "was imported: there is no model" if source is None else "is measured without its model: there is none"
         raise InputError(f"{path} {why} to give random weights")

@@ -136,7 +136,7 @@ def _prune(path: Path, quiet: bool, **options: Any) -> tuple[Any, Any]:
 
     captured = open_capture(path)
     assert captured.run is not None
-    source = captured.run.meta.get("model", {}).get("source")
+    source = captured.run.model_source
     if source is None:
         raise InputError(f"{path} was imported: there is no model to prune")
     if not (captured.run.path / "organize" / "result.json").is_file():

@@ -14,6 +14,8 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
+from headscape.errors import InputError
+
 app = typer.Typer(
     name="headscape",
     help="Map the attention heads of a transformer.",
@@ -109,3 +111,25 @@ def load(spec: str, device: str, weights: str, online: bool, quiet: bool) -> Any
     from headscape.attention.models import load_model
 
     return load_model(spec, device=device, dtype=weights, online=online, say=sayer(quiet))
+
+
+def models_of(
+    run: Any, use_model: bool, random_weights: bool, seed: int, without: str, say: Callable[[str], None]
+) -> tuple[Any, Any]:
+    """The model of a run and, if asked for, the same with random weights; None for what is not wanted.
+
+    A study that can do without its model goes on when it cannot be loaded, and says what is left out (`without`).
+    """
+    source = run.model_source
+    if source is None and random_weights:
+        raise InputError(f"{run.path} was imported: there is no model to give random weights")
+    if source is None or not (use_model or random_weights):
+        return None, None
+    from headscape.attention.models import load_model
+
+    model = None
+    try:
+        model = load_model(source) if use_model else None
+    except InputError as error:
+        say(f"{without}: {error}")
+    return model, load_model(source, random_init=seed) if random_weights else None

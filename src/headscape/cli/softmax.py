@@ -17,6 +17,7 @@ from headscape.cli.shared import (
     SeedOption,
     app,
     engine_of,
+    models_of,
     out,
     print_json,
     print_table,
@@ -114,18 +115,8 @@ def _softmax(
     assert captured.run is not None
     changes: dict[str, Any] = {} if iterations is None else {"n_iter": iterations}
     settings = Questionnaire.paper(**changes) if paper else Questionnaire(**changes)
-    model = control = None
-    source = captured.run.meta.get("model", {}).get("source")
-    if source is None and random_weights:
-        raise InputError(f"{path} was imported: there is no model to give random weights")
-    if source is not None and (use_model or random_weights):
-        from headscape.attention.models import load_model
-
-        try:
-            model = load_model(source) if use_model else None
-        except InputError as error:
-            sayer(quiet)(f"no functional test: {error}")
-        control = load_model(source, random_init=options["random_state"]) if random_weights else None
+    seed = options["random_state"]
+    model, control = models_of(captured.run, use_model, random_weights, seed, "no functional test", sayer(quiet))
     with progress_bar("decomposing", quiet) as progress:
         return run_softmax(
             captured,

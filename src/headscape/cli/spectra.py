@@ -106,10 +106,10 @@ def _run_of(source: str, to: Path | None) -> tuple[Any, str]:
     if to is not None:
         raise InputError(f"{source} is a run and keeps its own results; leave --out away")
     run = Run.open(source)
-    name = run.meta.get("model", {}).get("source")
+    name = run.model_source
     if name is None:
         raise InputError(f"{source} was imported: there are no weights to look at; name a model instead")
-    return run, str(name)
+    return run, name
 
 
 def _run_for(model: Any, name: str, to: Path | None, seed: int) -> Any:

@@ -24,6 +24,7 @@ from headscape.cli.shared import (
     app,
     engine_of,
     load,
+    models_of,
     out,
     print_json,
     print_table,
@@ -142,18 +143,7 @@ def _organize(
 
     settings = _questionnaire(kind, paper, changes)
     opened = Run.open(path)
-    model = control = None
-    source = opened.meta.get("model", {}).get("source")
-    if source is None and random_weights:
-        raise InputError(f"{path} was imported: there is no model to give random weights")
-    if source is not None and (use_model or random_weights):
-        from headscape.attention.models import load_model
-
-        try:
-            model = load_model(source) if use_model else None
-        except InputError as error:
-            sayer(quiet)(f"no induction scores: {error}")
-        control = load_model(source, random_init=seed) if random_weights else None
+    model, control = models_of(opened, use_model, random_weights, seed, "no induction scores", sayer(quiet))
     with progress_bar("organising", quiet) as progress:
         return run_organize(
             opened,

@@ -22,7 +22,7 @@ from headscape.pruning.search import within_budget
 from headscape.runs import Run
 from headscape.studies.engines import Engine, engine_of
 from headscape.studies.prune_cache import Evaluations
-from headscape.studies.prune_controls import control_entropies
+from headscape.studies.prune_evidence import evidence_of, organised_of
 from headscape.studies.prune_inputs import Inputs, inputs_of
 from headscape.studies.prune_result import Curve, PruneResult
 from headscape.studies.prune_units import Bench, Benches, Plan, Recipe, work_off
@@ -33,7 +33,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from headscape.attention.models import Model
-    from headscape.studies.organize_result import OrganizeResult
 
 __all__ = ["DEFAULT_CRITERIA", "prune", "rank_heads"]
 
@@ -76,7 +75,7 @@ def rank_heads(
     if criterion == "auto":
         result = prune(captured, model=model, inputs=inputs, block=block, random_state=random_state, judge=False)
         return result.to_frame().sort_values("place", kind="stable", ignore_index=True)
-    evidence = _evidence(captured, model, block_of(captured, block), random_state, None)
+    evidence = evidence_of(captured, model, block_of(captured, block), random_state, None)
     frame = pd.DataFrame(evidence.heads, columns=["block", "layer", "head"])
     frame["score"] = scores(criterion, evidence)
     return frame.sort_values("score", kind="stable", ignore_index=True)
@@ -151,10 +150,10 @@ def prune(
     _check(criterion, compensation, criteria, fractions, budget, n_heads)
     captured = open_capture(source)
     chosen_block = block_of(captured, block)
-    organised = _organised(captured)
+    organised = organised_of(captured)
     where = None if captured.run is None else captured.run.path
     with worker.started([where], say), _threads(threads):
-        evidence = _evidence(captured, model, chosen_block, random_state, organised)
+        evidence = evidence_of(captured, model, chosen_block, random_state, organised)
         if n_heads is not None and not 0 < n_heads < len(evidence.heads):
             raise InputError(
                 f"{n_heads} heads are to go and {evidence.network.source} has {len(evidence.heads)} in {chosen_block}; "
@@ -209,37 +208,6 @@ def _threads(threads: int | None) -> Iterator[None]:
         yield
     finally:
         torch.set_num_threads(before)
-
-
-def _organised(captured: Capture) -> OrganizeResult | None:
-    from headscape.studies.organize_result import OrganizeResult
-
-    folder = None if captured.run is None else captured.run.path / OrganizeResult.study
-    return OrganizeResult.load(folder) if folder is not None and (folder / "result.json").is_file() else None
-
-
-def _evidence(
-    captured: Capture, model: Model | None, block: str, seed: int, organised: OrganizeResult | None
-) -> Evidence:
-    from headscape.attention.samples import replayed
-
-    organised = organised or _organised(captured)
-    if model is None:
-        source = None if captured.run is None else captured.run.meta.get("model", {}).get("source")
-        if source is None:
-            raise InputError("pruning needs the model, not only its attention; capture a model, or give model=")
-        from headscape.attention.models import load_model
-
-        model = load_model(source)
-    heads = captured.heads(block)
-    known = {head for site in model.sites for head in site.heads}
-    if not set(heads) <= known:
-        raise InputError(f"the run has head {min(set(heads) - known)}, {model.source} has not: is this its model?")
-    evidence = Evidence(heads, model=model, samples=replayed(model, captured), seed=seed)
-    if organised is not None and organised.block == block and organised.kind == "probs":
-        evidence.frame = pd.concat([organised.to_frame(), control_entropies(captured, organised, seed)], axis=1)
-        evidence.distances, evidence.tree = organised.distances, organised.tree
-    return evidence
 
 
 @dataclass
