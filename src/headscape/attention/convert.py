@@ -2,37 +2,18 @@
 
 from __future__ import annotations
 
-import io
 import os
 import tempfile
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, redirect_stderr
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 from headscape.attention import bundled
+from headscape.attention.loading import quiet, read_gguf
 from headscape.errors import InputError
 from headscape.storage import write_json
 
-__all__ = ["converted", "quiet"]
-
-
-@contextmanager
-def quiet() -> Iterator[None]:
-    """Silence the progress bars and notices of transformers, which would break up our own output."""
-    from transformers.utils import logging as untyped
-
-    logging: Any = untyped
-    before, bars = logging.get_verbosity(), logging.is_progress_bar_enabled()
-    logging.set_verbosity_error()
-    logging.disable_progress_bar()
-    try:
-        with redirect_stderr(io.StringIO()):  # the GGUF reader draws a bar that no setting switches off
-            yield
-    finally:
-        logging.set_verbosity(before)
-        if bars:
-            logging.enable_progress_bar()
+__all__ = ["converted"]
 
 
 def converted(folder: Path | None, file: Path, say: Callable[[str], None]) -> Path:
@@ -44,8 +25,6 @@ def converted(folder: Path | None, file: Path, say: Callable[[str], None]) -> Pa
         return target
     say(f"converting {file.name} once to safetensors (about 20 s)")
     import gguf
-    import torch
-    import transformers
 
     target.parent.mkdir(parents=True, exist_ok=True)
     try:
@@ -54,12 +33,7 @@ def converted(folder: Path | None, file: Path, say: Callable[[str], None]) -> Pa
         raise InputError(f"{file.name} cannot be read as GGUF: {str(error).splitlines()[0]}") from None
     said: Mapping[str, Any] = {name: field.contents() for name, field in fields.items() if "tokens" not in name}
     with quiet(), tempfile.TemporaryDirectory(dir=target.parent) as scratch:
-        options = {"gguf_file": file.name, "local_files_only": True}
-        try:
-            module = transformers.AutoModelForCausalLM.from_pretrained(file.parent, dtype=torch.float32, **options)
-            tokenizer = transformers.AutoTokenizer.from_pretrained(file.parent, **options)
-        except (ValueError, KeyError, OSError) as error:
-            raise InputError(f"{file.name} cannot be read as GGUF: {str(error).splitlines()[0]}") from None
+        module, tokenizer = read_gguf(file)
         for holder, entry in (
             (module.config, "quantization_config"),
             (module, "hf_quantizer"),

@@ -10,8 +10,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from headscape.attention import bundled
-from headscape.attention.convert import converted, quiet
+from headscape.attention.convert import converted
 from headscape.attention.inputs import ImagePreparation
+from headscape.attention.loading import draw_module, read_config, read_module, read_tokenizer, stock_class
 from headscape.errors import InputError
 
 if TYPE_CHECKING:
@@ -248,34 +249,23 @@ def _from_folder(folder: Path, source: str, device: str, dtype: str, random_init
     torch_dtype = getattr(torch, dtype)
     ragged = (folder / PLAN_FILE).is_file()
     notes = [RAGGED_NOTE] if ragged else []
-    with quiet():
-        try:
-            config = transformers.AutoConfig.from_pretrained(folder, local_files_only=True)
-        except (ValueError, KeyError) as error:
-            raise InputError(f"{folder}: {str(error).splitlines()[0]}") from None
-        named = (config.architectures or [None])[0]
-        kind: Any = getattr(transformers, named or "", None) or transformers.AutoModel
-        kind = ragged_class(kind, folder) if ragged else kind
-        options = {"dtype": torch_dtype, "local_files_only": True, "use_safetensors": True}
-        if random_init is None:
-            module, info = kind.from_pretrained(folder, output_loading_info=True, **options)
-            missing = sorted(info["missing_keys"])
-            if missing and kind is not transformers.AutoModel and not ragged:
-                # a head without weights would be random: the backbone alone is what the folder really holds
-                notes.append(f"{named}: no weights for {missing[0]}; loaded the backbone alone")
-                module, info = transformers.AutoModel.from_pretrained(folder, output_loading_info=True, **options)
-                missing = sorted(k for k in info["missing_keys"] if "pooler" not in k)
-            if missing:
-                raise InputError(f"{folder}: the weights lack {missing[0]} (and {len(missing) - 1} more)")
-        else:
-            devices: list[Any] = []
-            with torch.random.fork_rng(devices):
-                torch.manual_seed(random_init)
-                module = kind(config).to(torch_dtype)
-            notes.append(f"random weights, seed {random_init}")
-        tokenizer = None
-        if any((folder / name).is_file() for name in ("tokenizer.json", "tokenizer.model", "vocab.txt", "vocab.json")):
-            tokenizer = transformers.AutoTokenizer.from_pretrained(folder, local_files_only=True)
+    config = read_config(folder)
+    kind = ragged_class(stock_class(config), folder) if ragged else stock_class(config)
+    if random_init is None:
+        module, missing = read_module(kind, folder, torch_dtype)
+        if missing and kind is not transformers.AutoModel and not ragged:
+            # a head without weights would be random: the backbone alone is what the folder really holds
+            notes.append(f"{kind.__name__}: no weights for {missing[0]}; loaded the backbone alone")
+            module, missing = read_module(transformers.AutoModel, folder, torch_dtype)
+            missing = [name for name in missing if "pooler" not in name]
+        if missing:
+            raise InputError(f"{folder}: the weights lack {missing[0]} (and {len(missing) - 1} more)")
+    else:
+        module = draw_module(kind, config, folder, random_init).to(torch_dtype)
+        notes.append(f"random weights, seed {random_init}")
+    tokenizer = None
+    if any((folder / name).is_file() for name in ("tokenizer.json", "tokenizer.model", "vocab.txt", "vocab.json")):
+        tokenizer = read_tokenizer(folder)
     module.eval().to(device)
     said = bundled.read_notes(folder)
     fingerprint = said.get("fingerprint")

@@ -110,9 +110,8 @@ def _numbers(text: str) -> list[float]:
 
 
 def _tokenizer(spec: str) -> Any:
-    from transformers import AutoTokenizer
-
     from headscape.attention import bundled
+    from headscape.attention.loading import read_tokenizer
 
     source = bundled.fetch(spec, lambda _: None) if spec in bundled.BUNDLED else Path(spec)
     if not source.is_dir():
@@ -121,10 +120,7 @@ def _tokenizer(spec: str) -> Any:
         from headscape.attention.convert import converted
 
         source = converted(source, bundled_gguf, lambda _: None)
-    try:
-        return AutoTokenizer.from_pretrained(source, local_files_only=True)
-    except (OSError, ValueError) as error:
-        raise InputError(f"{spec} holds no tokenizer ({str(error).splitlines()[0]})") from None
+    return read_tokenizer(source)
 
 
 def _list(as_json: bool) -> None:

@@ -19,7 +19,7 @@ from torch import nn
 
 from headscape.attention import bundled
 from headscape.attention.capture import PARITY_TOLERANCE, main_output
-from headscape.attention.convert import quiet
+from headscape.attention.loading import quiet
 from headscape.attention.models import Model, load_model, wrap_module
 from headscape.attention.projections import input_width, output_projections
 from headscape.attention.ragged import is_ragged, write_plans

@@ -1,0 +1,135 @@
+"""The one place where transformers reads a folder: local files, safetensors, and never code that a folder brings.
+
+`trust_remote_code=False` stands in every call: left out, transformers asks on standard input whether it may run it.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager, redirect_stderr
+from pathlib import Path
+from typing import Any
+
+from headscape.errors import InputError
+
+__all__ = ["draw_module", "quiet", "read_config", "read_gguf", "read_module", "read_tokenizer", "stock_class"]
+
+_MAY_ASK = ("config.json", "tokenizer_config.json", "preprocessor_config.json", "processor_config.json")
+
+
+@contextmanager
+def quiet() -> Iterator[None]:
+    """Silence the progress bars and notices of transformers, which would break up our own output."""
+    from transformers.utils import logging as untyped
+
+    logging: Any = untyped
+    before, bars = logging.get_verbosity(), logging.is_progress_bar_enabled()
+    logging.set_verbosity_error()
+    logging.disable_progress_bar()
+    try:
+        with redirect_stderr(io.StringIO()):  # the GGUF reader draws a bar that no setting switches off
+            yield
+    finally:
+        logging.set_verbosity(before)
+        if bars:
+            logging.enable_progress_bar()
+
+
+def _own_code(place: Path) -> str | None:
+    """The code that a folder asks to have run ("config.json asks for evil.Model"), or None."""
+    folder = place if place.is_dir() else place.parent
+    for name in _MAY_ASK:
+        try:
+            asked = json.loads((folder / name).read_text(encoding="utf-8"))["auto_map"]
+        except (OSError, ValueError, KeyError, TypeError):
+            continue
+        wanted = asked.values() if isinstance(asked, dict) else [asked]
+        flat = [str(one) for each in wanted for one in (each if isinstance(each, list) else [each]) if one]
+        if flat:
+            return f"{name} asks for {', '.join(sorted(set(flat)))}"
+    return None
+
+
+@contextmanager
+def _reading(place: Path) -> Iterator[None]:
+    """Turn what transformers says of a folder or file into one line."""
+    try:
+        with quiet():
+            yield
+    except (InputError, MemoryError):
+        raise
+    except Exception as error:  # of many types: JSON, safetensors, tokenizers, shapes, a division by no head
+        code = _own_code(place)
+        if code is not None:
+            raise InputError(
+                f"{place} needs code of its own ({code}), which headscape does not run; load the module yourself and "
+                "give it to hs.wrap_module"
+            ) from error
+        said = next(iter(str(error).splitlines()), "")
+        raise InputError(f"{place} cannot be read as a model: {type(error).__name__}: {said}") from error
+
+
+def read_config(folder: Path) -> Any:
+    """The configuration of a model folder."""
+    import transformers
+
+    with _reading(folder):
+        config = transformers.AutoConfig.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
+    kernel = getattr(config, "_attn_implementation", None)
+    if kernel is not None and "/" in str(kernel):
+        raise InputError(
+            f"{folder}: config.json asks for attention from the hub kernel {kernel}, which headscape does not run; "
+            "take the entry attn_implementation out"
+        )
+    return config
+
+
+def stock_class(config: Any) -> Any:
+    """The class of transformers that a configuration names, or `AutoModel` where it names none of them."""
+    import transformers
+
+    named = getattr(transformers, (getattr(config, "architectures", None) or [""])[0] or "", None)
+    stock = isinstance(named, type) and issubclass(named, transformers.PreTrainedModel)
+    return named if stock else transformers.AutoModel
+
+
+def read_module(kind: Any, folder: Path, dtype: Any) -> tuple[Any, list[str]]:
+    """The network of a folder as `kind`, and the names of the weights that the folder lacks."""
+    options = {"dtype": dtype, "use_safetensors": True, "output_loading_info": True, "local_files_only": True}
+    with _reading(folder):
+        module, info = kind.from_pretrained(folder, trust_remote_code=False, **options)
+    return module, sorted(info["missing_keys"])
+
+
+def draw_module(kind: Any, config: Any, folder: Path, seed: int) -> Any:
+    """The network of a folder with weights drawn anew; the state of torch's generator is left as it was."""
+    import torch
+    import transformers
+
+    build = transformers.AutoModel.from_config if kind is transformers.AutoModel else kind
+    devices: list[Any] = []
+    with _reading(folder), torch.random.fork_rng(devices):
+        torch.manual_seed(seed)
+        return build(config)
+
+
+def read_tokenizer(folder: Path) -> Any:
+    """The tokenizer of a model folder."""
+    import transformers
+
+    with _reading(folder):
+        return transformers.AutoTokenizer.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
+
+
+def read_gguf(file: Path) -> tuple[Any, Any]:
+    """Network and tokenizer of a GGUF file, in float32."""
+    import torch
+    import transformers
+
+    options: dict[str, Any] = {"gguf_file": file.name, "local_files_only": True}
+    causal = transformers.AutoModelForCausalLM
+    with _reading(file):
+        module = causal.from_pretrained(file.parent, trust_remote_code=False, dtype=torch.float32, **options)
+        return module, transformers.AutoTokenizer.from_pretrained(file.parent, trust_remote_code=False, **options)
