@@ -84,7 +84,9 @@ def stand_in(run: Run) -> StandIn:
         ("tree", "head_tree", {"labels": tree.labels, "order": tree.order}),
         ("grid", "head_grid", {"score": "spread"}),
     ]
-    return StandIn(frame, [FigureSpec(name, name, kind, content, "Look.") for name, kind, content in kinds])
+    return StandIn(
+        frame, [FigureSpec(id=name, title=name, kind=kind, data=content, read="Look.") for name, kind, content in kinds]
+    )
 
 
 def results_of(run: Run) -> list[Any]:

@@ -18,7 +18,7 @@ import threadpoolctl
 
 from _timing import in_turns, table
 from headscape.geometry.questionnaire import Questionnaire
-from headscape.studies.softmax_head import Head, log_attention, measure, organise
+from headscape.studies.softmax.head import Head, log_attention, measure, organise
 from headscape.tree import PartitionTree
 from headscape.wavelets.paraproduct import paraproduct
 from headscape.wavelets.regularity import holder_exponent

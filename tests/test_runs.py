@@ -8,6 +8,7 @@ from safetensors.numpy import load_file
 import headscape as hs
 from headscape.runs import Run, find_runs
 from headscape.storage import ArrayWriter, replacing, write_json
+from tiny import attention
 
 
 def test_a_failing_write_keeps_the_old_file_and_nothing_else(tmp_path):
@@ -107,12 +108,6 @@ def test_runs_are_found_and_broken_ones_explained(tmp_path):
         Run.create(tmp_path / "a", config={"x": 2})
 
 
-def attention(seed=0, shape=(2, 3, 5, 5)):
-    scores = np.random.default_rng(seed).standard_normal(shape)
-    weights = np.exp(scores) * np.tri(shape[-2], shape[-1])
-    return (weights / weights.sum(axis=-1, keepdims=True)).astype(np.float32)
-
-
 def test_own_arrays_become_a_run(tmp_path):
     maps = attention()  # layer, head, query, key
     np.save(tmp_path / "a.npy", maps)
@@ -178,5 +173,5 @@ def test_what_was_not_kept_says_how_to_keep_it(tmp_path):
     cap = hs.import_array(tmp_path / "a.npy", tmp_path / "run", layout="layer,head,query,key")
     with pytest.raises(hs.InputError, match="capture again with --keep scores"):
         cap.tensor(0, kind="scores")
-    with pytest.raises(hs.InputError, match="no block 'decoder'; there are heads"):
+    with pytest.raises(hs.InputError, match="no block 'decoder' was captured; there are heads"):
         cap.tensor(0, "decoder")

@@ -3,9 +3,9 @@
 The public names are imported on first use, so `import headscape` is quick and needs no torch.
 """
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
+from headscape._lazy import lazy
 from headscape.version import __version__
 
 _HOMES = {
@@ -27,6 +27,7 @@ _HOMES = {
     "pruning.export": ("Export", "export_pruned"),
     "results": ("FigureSpec", "Finding", "Result"),
     "runs": ("Run",),
+    "studies": ("open_result",),
     "studies.organize": ("organize",),
     "studies.prune": ("prune", "rank_heads"),
     "tensor": ("AttentionTensor", "HeadId"),
@@ -36,27 +37,8 @@ _HOMES = {
     "wavelets.regularity": ("holder_exponent",),
     "wavelets.haar": ("haar_support", "haar_transform", "inverse_haar_transform"),
 }
-_HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
-
-__all__ = ["__version__", *sorted(_HOME_OF)]  # pyright: ignore[reportUnsupportedDunderAll]
-
-
-def __getattr__(name: str) -> Any:
-    if name not in _HOME_OF:
-        raise AttributeError(f"headscape has no name {name!r}")
-    try:
-        value = getattr(import_module(f"headscape.{_HOME_OF[name]}"), name)
-    except ModuleNotFoundError as error:
-        if error.name in ("torch", "transformers"):
-            raise ImportError(f"headscape.{name} needs models: pip install 'headscape[models]'") from error
-        raise
-    globals()[name] = value
-    return value
-
-
-def __dir__() -> list[str]:
-    return __all__
-
+__all__ = ["__version__", *sorted(name for names in _HOMES.values() for name in names)]  # pyright: ignore[reportUnsupportedDunderAll]
+__getattr__, __dir__ = lazy(__name__, _HOMES)
 
 if TYPE_CHECKING:
     from headscape.attention.capture import capture, check_parity
@@ -84,8 +66,8 @@ if TYPE_CHECKING:
     from headscape.pruning.export import Export, export_pruned
     from headscape.results import FigureSpec, Finding, Result
     from headscape.runs import Run
-    from headscape.studies.organize import organize
-    from headscape.studies.prune import prune, rank_heads
+    from headscape.studies.organize.study import organize
+    from headscape.studies.prune.study import prune, rank_heads
     from headscape.tensor import AttentionTensor, HeadId
     from headscape.tree import PartitionTree
     from headscape.wavelets.entropy import decay_curve, head_entropies, network_entropy, reconstruct, top_energy

@@ -13,6 +13,7 @@ import numpy.typing as npt
 from safetensors import SafetensorError, safe_open
 
 from headscape.errors import HeadscapeError, InputError
+from headscape.fingerprints import file_hash
 from headscape.runs import Run
 from headscape.storage import ArrayWriter
 from headscape.tensor import AttentionTensor, HeadId, Kind, MaskKind, present_entries
@@ -94,7 +95,7 @@ class Capture:
     def of_run(cls, run: Run | str | Path) -> Capture:
         """The finished batches of a run directory."""
         run = run if isinstance(run, Run) else Run.open(run)
-        paths = sorted((run.path / "attention").glob("batch-*.safetensors"))
+        paths = [run.batch_path(i) for i in run.finished_batches]
         if not paths:
             raise InputError(f"{run.path} holds no captured batch yet; run the capture again to finish it")
         return cls([lambda path=path: _open_batch(path) for path in paths], run)  # type: ignore[misc]
@@ -109,6 +110,34 @@ class Capture:
 
     def __iter__(self) -> Iterator[AttentionTensor]:
         return (self.tensor(i) for i in range(len(self)))
+
+    @property
+    def numbers(self) -> list[int]:
+        """The numbers of the batches, as their files have them: a batch that is missing leaves a gap."""
+        return list(range(len(self))) if self.run is None else self.run.finished_batches
+
+    def content(self, n: int | None = None) -> dict[str, str]:
+        """Content hash of the first n batches (all of them without) by number: what a study of them has read.
+
+        Of batches in memory nothing is said: what is made of them is not kept.
+        """
+        if self.run is None:
+            return {}
+        return {f"batch {i}": file_hash(self.run.batch_path(i)) for i in self.numbers[:n]}
+
+    def block(self, name: str | None = None) -> str:
+        """The block of that name, or the only one there is; `InputError` where there are several or no such."""
+        if name is None and len(self.blocks) > 1:
+            raise InputError(f"this network has several blocks, name one: {', '.join(self.blocks)}")
+        if name is not None and name not in self.blocks:
+            raise InputError(f"no block {name!r} was captured; there are {', '.join(self.blocks)}")
+        return self.blocks[0] if name is None else name
+
+    def kind(self, asked: Kind | None = None) -> Kind:
+        """The kind of map asked for, which must have been kept; by default probabilities, else scores."""
+        chosen: Kind = asked or ("probs" if "probs" in self.kept else "scores")
+        self._need(chosen)
+        return chosen
 
     def __repr__(self) -> str:
         where = f" in {self.run.path}" if self.run else ""
@@ -143,15 +172,6 @@ class Capture:
             raise InputError(f"there is no batch {i}; the capture has {len(self)}, counted from 0")
         return self._batches[i]()
 
-    def _block(self, block: str | None) -> str:
-        if block is None:
-            if len(self.blocks) > 1:
-                raise InputError(f"this network has several blocks, name one: {', '.join(self.blocks)}")
-            return self.blocks[0]
-        if block not in self.blocks:
-            raise InputError(f"no block {block!r}; there are {', '.join(self.blocks)}")
-        return block
-
     def _need(self, what: str) -> None:
         if what not in self.kept:
             raise InputError(
@@ -160,13 +180,13 @@ class Capture:
 
     def heads(self, block: str | None = None) -> list[HeadId]:
         """The captured heads of a block."""
-        block = self._block(block)
+        block = self.block(block)
         layers: Mapping[str, list[int]] = self.info["layers"][block]
         return [HeadId(block, int(layer), h) for layer, found in layers.items() for h in found]
 
     def tensor(self, i: int, block: str | None = None, kind: Kind = "probs") -> AttentionTensor:
         """Probabilities or scores of batch i as an `AttentionTensor` (n_query, n_key, n_head)."""
-        block = self._block(block)
+        block = self.block(block)
         self._need(kind)
         batch = self.batch(i)
         facts = batch.info["blocks"][block]
@@ -187,7 +207,7 @@ class Capture:
 
         The same queries for all heads; values are (n_row, n_key, n_head) over all tokens.
         """
-        block = self._block(block)
+        block = self.block(block)
         self._need(kind)
         batch = self.batch(i)
         if f"row_index/{block}" not in batch.names:
@@ -201,7 +221,7 @@ class Capture:
 
     def stacked(self, what: str, i: int, block: str | None = None) -> npt.NDArray[np.float32]:
         """Queries, keys, values or head_outputs of batch i: (n_layer, n_head, n_token, dim)."""
-        block = self._block(block)
+        block = self.block(block)
         self._need(what)
         batch = self.batch(i)
         layers = [batch.read(f"{what}/{block}.{n}") for n in batch.info["layers"][block]]
@@ -230,7 +250,7 @@ class Capture:
 
     def hidden(self, i: int, block: str | None = None) -> npt.NDArray[np.float32]:
         """The residual stream entering each layer, and after the last: (n_layer + 1, n_token, dim)."""
-        block = self._block(block)
+        block = self.block(block)
         self._need("hidden")
         return self.batch(i).read(f"hidden/{block}").astype(np.float32)
 

@@ -1,18 +1,21 @@
-"""What a study hands to the report: findings and figures as plain data. Nothing here draws or computes."""
+"""What a study returns: tables, findings and figures as plain data, saved as plain files. Nothing here draws or computes."""
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, field
 from importlib import import_module
-from typing import Any, ClassVar, Literal
+from pathlib import Path
+from typing import Any, ClassVar, Literal, Self
 
-import numpy as np
-import numpy.typing as npt
 import pandas as pd
 
-__all__ = ["FigureKind", "FigureSpec", "Finding", "Interval", "Result", "bootstrap"]
+from headscape.intervals import Interval
+from headscape.records import as_records, load_record, save_record, write_table
+from headscape.verdicts import Judgement, Verdict
+
+__all__ = ["FigureKind", "FigureSpec", "Finding", "Result", "table_figure"]
 
 FigureKind = Literal[
     "head_map",  # coordinates (n_head, k); eigenvalues (k,): each head a point
@@ -31,14 +34,33 @@ FigureKind = Literal[
 
 @dataclass(frozen=True)
 class Finding:
-    """One plain sentence with its number and its control, and the figure that shows it."""
+    """What was found: a sentence that opens with what it means, then the number and its control, then how sure it is.
+
+    `judgement` is the verdict on the claim it tests, with the rule; None where the sentence only describes.
+    """
 
     text: str
     figure: str | None = None
-    holds: bool | None = None  # does the claim it tests hold? None where nothing was claimed
+    judgement: Judgement | None = None
+    claim: str | None = None  # id of the claim it tests, of `headscape.claims`
+
+    @property
+    def verdict(self) -> Verdict | None:
+        """holds, does not hold, cannot tell; None where nothing was claimed."""
+        return None if self.judgement is None else self.judgement.verdict
+
+    @property
+    def holds(self) -> bool | None:
+        """Whether the claim holds; None where that cannot be told or nothing was claimed."""
+        return {"holds": True, "does not hold": False}.get(self.verdict or "")
+
+    def __str__(self) -> str:
+        if self.judgement is None:
+            return self.text
+        return f"{self.text} [{self.judgement.verdict}: {self.judgement.why}]"
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class FigureSpec:
     """A figure as plain data; `report/` turns it into a picture.
 
@@ -50,7 +72,7 @@ class FigureSpec:
     id: str
     title: str
     kind: FigureKind
-    data: Mapping[str, Any]
+    data: Mapping[str, Any] = field(repr=False)
     read: str
     caveat: str = ""
     alt: str = ""
@@ -62,12 +84,25 @@ class FigureSpec:
     paper: str | None = None
 
 
-class Result(ABC):
-    """Base of what a study returns: it saves itself as plain files, and shows itself by figures and findings.
+def table_figure(frame: pd.DataFrame, *, id: str, title: str, read: str, **rest: Any) -> FigureSpec:
+    """A table as a figure: numbers to four digits, missing ones as a dash."""
+    rows = [[_cell(value) for value in row] for row in frame.to_numpy(dtype=object)]
+    data = {"columns": [str(column) for column in frame.columns], "rows": rows}
+    return FigureSpec(id=id, title=title, kind="table", data=data, read=read, **rest)
 
-    A subclass is a frozen dataclass with a `study` name, and implements `to_frame` (a table, one row a head where the
-    study is about heads, with columns block, layer, head), `figures` and `findings`: all that the report needs. It
-    stores itself by `save(folder)` and comes back by `load(folder)`.
+
+def _cell(value: Any) -> str:
+    if value is None or value != value:
+        return "-"
+    return f"{value:.4g}" if isinstance(value, float) else str(value)
+
+
+class Result(ABC):
+    """Base of what a study returns: it saves itself as plain files, and shows itself by tables, findings and figures.
+
+    A subclass is a frozen dataclass with a `study` name, and implements `to_frame` (a table, one row per head where the
+    study is about heads, with columns block, layer, head), `figures` and `findings`: all that the report needs. What
+    `save` writes and `load` reads follows from its fields.
     """
 
     study: ClassVar[str]
@@ -85,6 +120,35 @@ class Result(ABC):
     def findings(self) -> list[Finding]:
         """What was found, in sentences."""
 
+    def tables(self) -> dict[str, pd.DataFrame]:
+        """Every table by name, as `--json` prints them and `save` writes them beside the fields (NAME.csv)."""
+        return {"heads": self.to_frame()}
+
+    def summary(self) -> list[tuple[str, pd.DataFrame]]:
+        """Title and rows of the short tables that a command prints at its end."""
+        return []
+
+    def to_json(self) -> dict[str, Any]:
+        """Findings and tables, for machines."""
+        findings = [asdict(finding) | {"verdict": finding.verdict} for finding in self.findings()]
+        return {"findings": findings, **{name: as_records(table) for name, table in self.tables().items()}}
+
+    def save(self, folder: str | Path) -> None:
+        """Write result.json, result.safetensors and the tables as CSV into a folder."""
+        folder = Path(folder)
+        for name, table in self.tables().items():
+            write_table(folder / f"{name}.csv", table)
+        save_record(self, folder, study=self.study)
+
+    @classmethod
+    def load(cls, folder: str | Path) -> Self:
+        """Read back what `save` wrote; of a folder with several results (RUN/organize) the newest."""
+        folder = Path(folder)
+        if not (folder / "result.json").is_file():
+            found = sorted(folder.glob("*/result.json"), key=lambda file: file.stat().st_mtime_ns)
+            folder = found[-1].parent if found else folder
+        return load_record(cls, folder, again=f"run `headscape {cls.study}` again")
+
     def _repr_html_(self) -> str:
         # by name, not by import: results know nothing of drawing, a notebook asks for it
         try:
@@ -94,34 +158,8 @@ class Result(ABC):
         return str(render(self))
 
 
-@dataclass(frozen=True)
-class Interval:
-    """An estimate with a 95 % interval.
+def bootstrap(values: Any, *, random_state: int = 0, n_draws: int = 2000) -> Interval:
+    """Gone when every study makes its intervals by `headscape.intervals`."""
+    from headscape.intervals import mean_interval
 
-    >>> str(Interval(0.5, 0.4, 0.61))
-    '0.5 [0.4, 0.61]'
-    >>> str(Interval(0.5, float("nan"), float("nan")))  # of one value
-    '0.5'
-    """
-
-    value: float
-    low: float
-    high: float
-
-    def __str__(self) -> str:
-        known = self.low == self.low and self.high == self.high  # NaN: one value alone has no interval
-        return f"{self.value:.3g} [{self.low:.3g}, {self.high:.3g}]" if known else f"{self.value:.3g}"
-
-
-def bootstrap(values: npt.ArrayLike, *, random_state: int = 0, n_draws: int = 2000) -> Interval:
-    """Mean of values with a 95 % percentile interval over resampled values; one value alone has no interval.
-
-    >>> bootstrap([1.0, 1.0, 1.0])
-    Interval(value=1.0, low=1.0, high=1.0)
-    """
-    x = np.asarray(values, dtype=float)
-    if len(x) < 2:
-        return Interval(float(x.mean()), float("nan"), float("nan"))
-    draws = np.random.default_rng(random_state).integers(len(x), size=(n_draws, len(x)))
-    low, high = np.quantile(x[draws].mean(axis=1), [0.025, 0.975])
-    return Interval(float(x.mean()), float(low), float(high))
+    return mean_interval(values)

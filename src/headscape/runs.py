@@ -134,9 +134,21 @@ class Run:
         return self.path / "attention" / f"batch-{i:04d}.safetensors"
 
     @property
+    def finished_batches(self) -> list[int]:
+        """Numbers of the batches that are complete on disk."""
+        names = [p.stem.removeprefix("batch-") for p in (self.path / "attention").glob("batch-*.safetensors")]
+        return sorted(int(name) for name in names if name.isdigit())
+
+    @property
+    def missing_batches(self) -> list[int]:
+        """Numbers below the last finished batch that are not there: files that were lost or taken away."""
+        finished = self.finished_batches
+        return sorted(set(range(finished[-1] + 1)) - set(finished)) if finished else []
+
+    @property
     def n_finished(self) -> int:
         """How many batches are complete on disk."""
-        return len(list((self.path / "attention").glob("batch-*.safetensors")))
+        return len(self.finished_batches)
 
     @property
     def studies(self) -> list[str]:

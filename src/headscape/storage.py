@@ -7,7 +7,7 @@ import glob
 import json
 import os
 import secrets
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from types import TracebackType
@@ -15,13 +15,17 @@ from typing import Any, BinaryIO
 
 import numpy as np
 import numpy.typing as npt
+from safetensors import SafetensorError, safe_open
 
-from headscape.errors import HeadscapeError
+from headscape.errors import HeadscapeError, InputError
 
-__all__ = ["PARTIAL", "ArrayWriter", "replacing", "write_json"]
+__all__ = ["PARTIAL", "ArrayWriter", "read_arrays", "replacing", "write_arrays", "write_json"]
 
 PARTIAL = ".partial"
-_DTYPE_NAMES = {"float16": "F16", "float32": "F32", "float64": "F64", "int64": "I64", "int32": "I32", "uint8": "U8"}
+_DTYPE_NAMES = {
+    **{"float16": "F16", "float32": "F32", "float64": "F64"},
+    **{"int64": "I64", "int32": "I32", "int16": "I16", "int8": "I8", "uint8": "U8", "bool": "BOOL"},
+}
 
 
 @contextmanager
@@ -117,3 +121,22 @@ class ArrayWriter:
             self._replacing.__exit__(type(late), late, late.__traceback__)
             raise
         self._replacing.__exit__(kind, error, trace)
+
+
+def write_arrays(path: Path, arrays: Mapping[str, npt.NDArray[Any]], metadata: Mapping[str, str] | None = None) -> None:
+    """Write named arrays as one safetensors file, whole or not at all."""
+    with ArrayWriter(path, len(arrays), metadata or {}) as writer:
+        for name in sorted(arrays):
+            writer.add(name, arrays[name])
+
+
+def read_arrays(
+    path: Path, wanted: Callable[[str], bool] = lambda name: True
+) -> tuple[dict[str, npt.NDArray[Any]], dict[str, str]]:
+    """The arrays of a file whose names are wanted, and its metadata; `InputError` where the file is damaged."""
+    try:
+        with safe_open(path, framework="np") as file:
+            names = [name for name in file.keys() if wanted(name)]  # noqa: SIM118 - not a dict
+            return {name: file.get_tensor(name) for name in names}, dict(file.metadata() or {})
+    except SafetensorError as error:
+        raise InputError(f"{path} is damaged ({error}); delete it and run the same command again") from None

@@ -4,53 +4,17 @@ import signal
 import subprocess
 import sys
 import time
-from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
-from zoo import OWN_ATTENTION, ZOO, eager_reference, make
 
 import headscape as hs
 from headscape.attention import taps
 from headscape.attention.capture import check_parity
 from headscape.attention.sites import example_input
-
-sys.path.insert(0, str(Path(__file__).parents[2] / "examples"))
-
-
-class Letters:
-    """A tokenizer for tiny networks: one letter a token, no special tokens."""
-
-    chat_template = None
-
-    def encode(self, text, add_special_tokens=True, verbose=True):
-        return [10 + ord(c) % 80 for c in text]
-
-    def decode(self, ids, **_):
-        return "".join(chr(97 + i % 26) for i in ids)
-
-
-def captured(name, network=None, keep=("probs",), **options):
-    model = hs.wrap_module(network or make(name), tokenizer=Letters())
-    batch = example_input(model)
-    if model.images is not None:
-        inputs = batch["pixel_values"].permute(0, 2, 3, 1).numpy() * 0.5 + 0.5  # undone by the preparation
-    else:
-        inputs = ["the quick brown fox jumps over the lazy dog"]
-    options = {"tokens": 12, "batches": 1, "dtype": "float32", **options}
-    return model, hs.capture(model, inputs, keep=keep, **options)
-
-
-def arguments_of(model, cap):
-    """The arguments the capture ran, rebuilt from what it stored."""
-    if model.images is not None:
-        return {"pixel_values": torch.from_numpy(cap.pixels(0))[None]}
-    ids = torch.from_numpy(cap.input_ids(0))[None]
-    if model.task != "seq2seq-lm":
-        return {"input_ids": ids}
-    start = torch.tensor([[model.config.decoder_start_token_id]])
-    return {"input_ids": ids, "decoder_input_ids": torch.cat([start, ids[:, :-1]], dim=1)}
+from tiny import Letters, arguments_of, captured
+from zoo import OWN_ATTENTION, ZOO, eager_reference, make
 
 
 @pytest.mark.parametrize("name", ZOO)
@@ -280,10 +244,9 @@ def test_a_run_resumes_only_with_the_same_settings(tmp_path):
 
 
 CHILD = """
-import sys, torch
-sys.path[:0] = {paths!r}
+import torch
 torch.set_num_threads(1)
-from test_capture import Letters
+from tiny import Letters
 from zoo import make
 import headscape as hs
 model = hs.wrap_module(make("llama"), tokenizer=Letters())
@@ -295,8 +258,8 @@ hs.capture(model, [text], tokens=64, batches=40, keep=("probs", "hidden"), out={
 @pytest.mark.parametrize("kills", [3])
 def test_a_killed_capture_resumes_and_gives_the_same_bytes(tmp_path, kills):
     def child(out):
-        paths = [str(Path(__file__).parent)]
-        return subprocess.Popen([sys.executable, "-c", CHILD.format(paths=paths, out=str(out))])
+        found = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+        return subprocess.Popen([sys.executable, "-c", CHILD.format(out=str(out))], env=found)
 
     whole, broken = tmp_path / "whole", tmp_path / "broken"
     assert child(whole).wait(timeout=120) == 0

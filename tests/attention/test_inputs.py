@@ -3,10 +3,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from PIL import Image
-from test_capture import Letters
 
 import headscape as hs
 from headscape.attention.inputs import ImagePreparation, cut_windows, read_images, read_texts
+from tiny import Letters
 
 
 class Framed(Letters):

@@ -1,12 +1,12 @@
 import numpy as np
 import pytest
 import torch
-from test_capture import Letters, captured
-from zoo import ZOO, make
 
 import headscape as hs
 from headscape.attention.sites import example_input, run
 from headscape.attention.tapping import attention_implementation
+from tiny import Letters, captured
+from zoo import ZOO, make
 
 TEXT = ["the quick brown fox jumps over the lazy dog"]
 

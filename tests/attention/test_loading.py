@@ -7,11 +7,11 @@ import sys
 
 import numpy as np
 import pytest
-from zoo import make
 
 import headscape as hs
 from headscape.attention.loading import read_tokenizer
 from headscape.cli import main
+from zoo import make
 
 EVIL = """
 from pathlib import Path

@@ -1,10 +1,10 @@
 import numpy as np
 import pytest
 import torch
-from test_capture import Letters
-from zoo import make
 
 import headscape as hs
+from tiny import Letters
+from zoo import make
 
 TEXT = ["the quick brown fox jumps over the lazy dog"]
 

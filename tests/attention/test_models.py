@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 import torch
 import transformers
-from zoo import eager_reference, make
 
 import headscape as hs
 from headscape.attention import bundled
+from zoo import eager_reference, make
 
 PROSE = """Most of the water that falls as rain on a mountain does not run straight to the sea. Some of it is caught by
 the leaves of trees and dries again before it ever reaches the ground. Some of it sinks into the soil, where roots take

@@ -4,8 +4,6 @@ from itertools import pairwise
 import numpy as np
 import pytest
 import torch
-from test_capture import Letters, captured
-from zoo import ZOO, make
 
 import headscape as hs
 from headscape.attention import taps
@@ -15,6 +13,8 @@ from headscape.attention.samples import samples_of
 from headscape.attention.sites import run
 from headscape.attention.tapping import tapped
 from headscape.tensor import AttentionTensor, block_bounds, block_labels, present_pairs
+from tiny import Letters, captured
+from zoo import ZOO, make
 
 
 def block_means(X, pool):

@@ -1,6 +1,4 @@
 import math
-import sys
-from pathlib import Path
 
 import pytest
 import torch
@@ -13,8 +11,6 @@ from headscape.attention.sites import example_input, run
 from headscape.attention.tapping import attention_implementation, tapped
 from headscape.attention.taps import Tap
 from headscape.hopfield.convert import to_hopfield
-
-sys.path.insert(0, str(Path(__file__).parent.parent / "attention"))
 from zoo import ZOO, make
 
 FOUR = ["gpt2", "llama", "bert", "vit"]

@@ -1,6 +1,3 @@
-import sys
-from pathlib import Path
-
 import numpy as np
 import pytest
 
@@ -10,9 +7,7 @@ from headscape.pruning import ablation
 from headscape.pruning.ablation import Ablations, leave_one_out, leave_one_out_naively
 from headscape.pruning.compensation import folded, folds_of, moments_on
 from headscape.pruning.judges import LossJudge
-
-sys.path.insert(0, str(Path(__file__).parents[1] / "attention"))
-from test_capture import Letters
+from tiny import Letters
 from zoo import make
 
 TEXT = ["the quick brown fox jumps over the lazy dog"]

@@ -1,6 +1,3 @@
-import sys
-from pathlib import Path
-
 import numpy as np
 import pytest
 import torch
@@ -10,9 +7,7 @@ from headscape.attention.projections import columns_of, output_projections
 from headscape.attention.samples import samples_of
 from headscape.pruning.compensation import COMPENSATIONS, RIDGE, folded, folds_of, moments_on
 from headscape.pruning.export import export_pruned
-
-sys.path.insert(0, str(Path(__file__).parents[1] / "attention"))
-from test_capture import Letters
+from tiny import Letters
 from zoo import make
 
 TEXT = ["the quick brown fox jumps over the lazy dog"]

@@ -2,8 +2,6 @@
 
 import copy
 import json
-import sys
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -11,11 +9,6 @@ import torch
 import transformers as T
 from hypothesis import given
 from hypothesis import strategies as st
-
-sys.path.insert(0, str(Path(__file__).parents[1] / "attention"))
-
-from test_capture import Letters
-from zoo import IDS, SMALL, ZOO, make
 
 import headscape as hs
 from headscape.attention.projections import Layout
@@ -25,6 +18,8 @@ from headscape.attention.uneven import set_groups
 from headscape.pruning import export, twins
 from headscape.pruning.compensation import folds_of
 from headscape.pruning.export import export_pruned
+from tiny import Letters
+from zoo import IDS, SMALL, ZOO, make
 
 MORE = {
     "phi3": lambda: T.Phi3ForCausalLM(T.Phi3Config(**SMALL, num_key_value_heads=2)),

@@ -5,16 +5,7 @@ import shutil
 
 import pytest
 
-FLAGS = [
-    "--headless",
-    "--no-sandbox",
-    "--disable-gpu",
-    "--disable-quic",
-    "--no-first-run",
-    "--disable-background-networking",
-    "--disable-component-update",
-    "--disable-sync",
-]
+from browser import FLAGS
 
 
 @pytest.fixture(scope="session")

@@ -12,7 +12,7 @@ from pathlib import Path
 from PIL import Image
 from playwright.sync_api import sync_playwright
 
-from conftest import FLAGS
+from browser import FLAGS
 
 WIDTH, HEIGHT = 1280, 860
 COLOURS = 256  # enough for a page, a third of the bytes

@@ -7,9 +7,9 @@ import sys
 
 import numpy as np
 import pytest
-from fakes import NASTY, FakeResult, attention, frame_of, make_run, other_figures, result_of
 from PIL import Image
 
+from fakes import NASTY, FakeResult, attention, frame_of, make_run, other_figures, result_of
 from headscape.errors import InputError
 from headscape.report import write_figures
 from headscape.results import FigureSpec
@@ -54,8 +54,8 @@ def test_same_figures_same_bytes(run, tmp_path):
 
 
 def test_a_figure_that_fails_is_a_line_of_the_index(run, tmp_path):
-    bad = FigureSpec("bad", "Bad", "head_map", {"coordinates": np.zeros((2, 2))}, "Look.")
-    good = FigureSpec("good", "Good", "bars", {"names": ["a"], "values": [1.0]}, "Look.")
+    bad = FigureSpec(id="bad", title="Bad", kind="head_map", data={"coordinates": np.zeros((2, 2))}, read="Look.")
+    good = FigureSpec(id="good", title="Good", kind="bars", data={"names": ["a"], "values": [1.0]}, read="Look.")
     files = write_figures(run, [FakeResult(frame_of(4, 3), [bad, good])], tmp_path)
     assert [path.name for path in files] == ["fake-good.png", "figures.csv"]
     assert "not drawn: 'coordinates' of figure 'bad' has shape (2, 2)" in (tmp_path / "figures.csv").read_text()
@@ -63,7 +63,7 @@ def test_a_figure_that_fails_is_a_line_of_the_index(run, tmp_path):
 
 def test_tables_hold_no_formula(run, tmp_path):
     rows = [["=HYPERLINK(1)", "+1", -1.5, "@x", "plain"]]
-    table = FigureSpec("t", "T", "table", {"columns": list("abcde"), "rows": rows}, "Look.")
+    table = FigureSpec(id="t", title="T", kind="table", data={"columns": list("abcde"), "rows": rows}, read="Look.")
     write_figures(run, [FakeResult(frame_of(4, 3), [table])], tmp_path)
     assert list(csv.reader((tmp_path / "fake-t.csv").open()))[1] == ["'=HYPERLINK(1)", "'+1", "-1.5", "'@x", "plain"]
 
@@ -92,7 +92,7 @@ def test_notebook_shows_findings_and_the_same_pictures():
 
 
 def test_notebook_says_which_picture_failed():
-    bad = FigureSpec("bad", "A bad one", "lines", {}, "Look.")
+    bad = FigureSpec(id="bad", title="A bad one", kind="lines", data={}, read="Look.")
     html = FakeResult(frame_of(1, 2), [bad, other_figures()[2]])._repr_html_()
     assert "A bad one could not be drawn: KeyError" in html
     assert html.count("<img") == 1

@@ -5,9 +5,9 @@ import re
 
 import numpy as np
 import pytest
-from fakes import NASTY, attention, head_tree, make_run, result_of
 from PIL import Image
 
+from fakes import NASTY, attention, head_tree, make_run, result_of
 from headscape.report import write_report
 from headscape.report.text import visible
 

@@ -8,12 +8,12 @@ import unicodedata
 import numpy as np
 import pandas as pd
 import pytest
-from fakes import NASTY, FakeResult, attention, frame_of, head_figures, make_run, result_of
 from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 from PIL import Image
 
+from fakes import NASTY, FakeResult, attention, frame_of, head_figures, make_run, result_of
 from headscape.captures import open_capture
 from headscape.report import write_report
 from headscape.report.coarsen import block_means, cells_of
@@ -267,7 +267,7 @@ def test_tables_that_are_not_of_heads_are_shown_as_tables(tmp_path, frame):
     assert scene.sections[0].rows is None
     assert scene.columns == []
     run = make_run(tmp_path / "run", attention())
-    bars = FigureSpec("bars", "Bars", "bars", {"names": ["a"], "values": [1.0]}, "Look.")
+    bars = FigureSpec(id="bars", title="Bars", kind="bars", data={"names": ["a"], "values": [1.0]}, read="Look.")
     assert "Bars" in write_report(run, [FakeResult(frame, [bars, *head_figures(1, 2)])]).read_text()
 
 
@@ -319,7 +319,13 @@ def test_a_table_too_wide_for_half_a_page_takes_the_whole(tmp_path):
     run = Run.create(tmp_path / "run", config={"kind": "train"})
 
     def page_of(n_column):
-        spec = FigureSpec("t", "T", "table", {"columns": ["a column"] * n_column, "rows": [["x"] * n_column]}, "Look.")
+        spec = FigureSpec(
+            id="t",
+            title="T",
+            kind="table",
+            data={"columns": ["a column"] * n_column, "rows": [["x"] * n_column]},
+            read="Look.",
+        )
         result = result_of(1, 2, 4)
         result.shown[:] = [spec]
         return write_report(run, [result]).read_text(encoding="utf-8")
@@ -330,7 +336,10 @@ def test_a_table_too_wide_for_half_a_page_takes_the_whole(tmp_path):
 
 def test_entries_that_are_not_there_are_pale_in_a_signed_map():
     values = np.where(np.tri(6, dtype=bool), np.linspace(-1, 1, 36).reshape(6, 6), np.nan)
-    drawn = picture_of(FigureSpec("m", "M", "maps", {"panels": [{"name": "", "values": values}]}, "Look."), None)
+    drawn = picture_of(
+        FigureSpec(id="m", title="M", kind="maps", data={"panels": [{"name": "", "values": values}]}, read="Look."),
+        None,
+    )
     grey = pixels(drawn["panels"][0]["png"])
     assert (grey[np.triu_indices(6, 1)] == 0).all()
     assert grey[0, 0] == 0 and grey[5, 5] == 255 and grey[3, 0] == round(255 * (values[3, 0] + 1) / 2)
@@ -338,7 +347,7 @@ def test_entries_that_are_not_there_are_pale_in_a_signed_map():
 
 def test_half_violins_at_the_ends_are_not_cut():
     groups = [{"name": f"L{k}", "values": [0.0, 1.0], "side": side} for k in range(3) for side in ("left", "right")]
-    drawn = picture_of(FigureSpec("v", "V", "violins", {"groups": groups}, "Look."), None)
+    drawn = picture_of(FigureSpec(id="v", title="V", kind="violins", data={"groups": groups}, read="Look."), None)
     low, high = drawn["layout"]["xaxis"]["range"]
     assert low <= -0.5 and high >= 2.5
 

@@ -3,8 +3,8 @@
 import numpy as np
 import pandas as pd
 import pytest
-from fakes import FakeResult, attention, frame_of, groups_of, make_run, other_figures, result_of
 
+from fakes import FakeResult, attention, frame_of, groups_of, make_run, other_figures, result_of
 from headscape.report import write_report
 from headscape.results import FigureSpec
 
@@ -129,7 +129,13 @@ class Second(FakeResult):
 
 def test_a_later_study_is_linked_without_being_known(tmp_path, visit):
     cost = frame_of(4, 3)[["block", "layer", "head"]].assign(cost=np.arange(12.0)).iloc[::-1]
-    grid = FigureSpec("cost", "Cost of removing a head", "head_grid", {"score": "cost"}, "Bright heads cost most.")
+    grid = FigureSpec(
+        id="cost",
+        title="Cost of removing a head",
+        kind="head_grid",
+        data={"score": "cost"},
+        read="Bright heads cost most.",
+    )
     run = make_run(tmp_path / "run", attention())
     page = visit(write_report(run, [result_of(4, 3), Second(cost, [grid])]))
     check(page, 5)
@@ -161,9 +167,9 @@ def test_a_damaged_capture_leaves_the_studies(tmp_path, visit):
 
 
 def test_a_bad_figure_is_a_line_in_its_place(tmp_path, visit):
-    bad = FigureSpec("bad", "A bad map", "head_map", {"coordinates": np.zeros((5, 3))}, "Look.")
-    strange = FigureSpec("strange", "A strange one", "spiral", {}, "Look.")
-    good = FigureSpec("good", "A good one", "bars", {"names": ["a"], "values": [1.0]}, "Look.")
+    bad = FigureSpec(id="bad", title="A bad map", kind="head_map", data={"coordinates": np.zeros((5, 3))}, read="Look.")
+    strange = FigureSpec(id="strange", title="A strange one", kind="spiral", data={}, read="Look.")
+    good = FigureSpec(id="good", title="A good one", kind="bars", data={"names": ["a"], "values": [1.0]}, read="Look.")
     run = make_run(tmp_path / "run", attention())
     page = visit(write_report(run, [FakeResult(frame_of(4, 3), [bad, strange, good])]))
     assert page.errors == []

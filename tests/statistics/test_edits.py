@@ -1,8 +1,5 @@
 """Spectrum edits, of matrices and as interventions; and the weights they are made on, family by family."""
 
-import sys
-from pathlib import Path
-
 import numpy as np
 import pytest
 import torch
@@ -23,10 +20,7 @@ from headscape.statistics.edits import (
     scaling_law,
     truncate,
 )
-
-sys.path.insert(0, str(Path(__file__).parents[1] / "attention"))
-
-from test_capture import Letters
+from tiny import Letters
 from zoo import ZOO, make
 
 TEXT = ["the quick brown fox jumps over the lazy dog and hides behind the old stone wall"]

@@ -1,21 +1,16 @@
 """Pooled runs on their way through organize, prune and report, and the studies that refuse them."""
 
-import sys
-from pathlib import Path
-
 import numpy as np
 import pytest
 
 import headscape as hs
-from headscape.studies.collapse import collapse
-from headscape.studies.gaussian import gaussian
-from headscape.studies.organize import organize, shuffled_rows
-from headscape.studies.roles import assign_roles, role_scores
-from headscape.studies.softmax import check_scores
+from headscape.studies.collapse.study import collapse
+from headscape.studies.gaussian.study import gaussian
+from headscape.studies.organize.roles import assign_roles, role_scores
+from headscape.studies.organize.study import organize, shuffled_rows
+from headscape.studies.softmax.study import check_scores
 from headscape.tensor import AttentionTensor, block_bounds
-
-sys.path.insert(0, str(Path(__file__).parents[1] / "attention"))
-from test_capture import Letters
+from tiny import Letters
 from zoo import make
 
 TEXT = ["the quick brown fox jumps over the lazy dog. " * 20]
@@ -117,7 +112,7 @@ def test_studies_of_single_entries_refuse_in_one_line(run):
 
 
 def test_compare_refuses_blocks_beside_tokens(run, organised, model, tmp_path):
-    from headscape.studies.compare_runs import read_runs
+    from headscape.studies.compare.runs import read_runs
 
     twin, whole = tmp_path / "twin", tmp_path / "whole"
     options = {"batches": 4, "keep": ("probs",)}

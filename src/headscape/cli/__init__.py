@@ -6,24 +6,13 @@ import os
 
 from typer.models import CommandInfo
 
-from headscape.cli import collapse, compare, gaussian, models, prompt, prune, runs, softmax, spectra, studies, train
+from headscape.cli import collapse, compare, gaussian, models, organize, prompt, prune, runs, softmax, spectra, train
 from headscape.cli.shared import app, err
 from headscape.errors import HeadscapeError
 
-__all__ = [
-    "collapse",
-    "compare",
-    "gaussian",
-    "main",
-    "models",
-    "prompt",
-    "prune",
-    "runs",
-    "softmax",
-    "spectra",
-    "studies",
-    "train",
-]
+__all__ = ["main"]
+COMMANDS = (collapse, compare, gaussian, models, organize, prompt, prune, runs, softmax, spectra, train)
+"""Imported so that each registers its commands."""
 ORDER = (  # of the commands in --help: from the first look to the studies
     *("demo", "analyze", "models", "check", "capture", "import", "organize", "report", "softmax", "prune", "compare"),
     *("spectra", "gaussian", "prompt", "collapse", "train", "runs"),

@@ -7,8 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
-from headscape.cli.runs import default_run, source_of
-from headscape.cli.shared import (
+from headscape.cli.old import (
     DeviceOption,
     JsonOption,
     OnlineOption,
@@ -22,6 +21,7 @@ from headscape.cli.shared import (
     progress_bar,
     sayer,
 )
+from headscape.cli.runs import default_run, source_of
 from headscape.errors import InputError
 
 
@@ -169,7 +169,7 @@ def _collapse(
     path: Path, device: str, online: bool, use_model: bool, control: bool, quiet: bool, **options: Any
 ) -> Any:
     from headscape.captures import open_capture
-    from headscape.studies.collapse import collapse as run_collapse
+    from headscape.studies.collapse.study import collapse as run_collapse
 
     captured = open_capture(path)
     assert captured.run is not None
@@ -192,8 +192,8 @@ def _table1(to: Path | None, quiet: bool, jobs: int | None, **options: Any) -> A
     import torch
 
     from headscape.runs import Run
-    from headscape.studies.collapse_table1 import check_table1
-    from headscape.studies.collapse_table1 import table1 as run_table1
+    from headscape.studies.table1.study import check_table1
+    from headscape.studies.table1.study import table1 as run_table1
 
     if jobs is not None:
         torch.set_num_threads(jobs)

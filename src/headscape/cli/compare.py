@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
-from headscape.cli.shared import (
+from headscape.cli.old import (
     EngineOption,
     JsonOption,
     QuietOption,
@@ -43,7 +43,7 @@ def compare(
     quiet: QuietOption = False,
 ) -> None:
     """Say how far networks are apart, beside how far each is from itself on other input. Same weights, same network."""
-    from headscape.studies.compare import compare as run_compare
+    from headscape.studies.compare.study import compare as run_compare
 
     with progress_bar("comparing", quiet) as progress:
         result = run_compare(

@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
-from headscape.cli.shared import (
+from headscape.cli.old import (
     JsonOption,
     QuietOption,
     RunArgument,
@@ -61,7 +61,7 @@ def gaussian(
 
 def _gaussian(path: Path, quiet: bool, use_model: bool, random_weights: bool, **options: Any) -> Any:
     from headscape.captures import open_capture
-    from headscape.studies.gaussian import gaussian as run_gaussian
+    from headscape.studies.gaussian.study import gaussian as run_gaussian
 
     captured = open_capture(path)
     assert captured.run is not None

@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from headscape.cli.shared import (
+from headscape.cli.old import (
     DeviceOption,
     JsonOption,
     ModelArgument,

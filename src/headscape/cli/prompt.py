@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
-from headscape.cli.shared import (
+from headscape.cli.old import (
     DeviceOption,
     JsonOption,
     ModelArgument,
@@ -54,9 +54,9 @@ def prompt(
     """Ask for a crossword clue by example, and show attention between words, beside random and scaled weights."""
     from headscape.attention.models import load_model
     from headscape.runs import Run
-    from headscape.studies.prompt import prompt as run_prompt
-    from headscape.studies.prompt_model import check_model
-    from headscape.studies.prompt_text import choose_shots, find_entry, read_table
+    from headscape.studies.prompt.study import prompt as run_prompt
+    from headscape.studies.prompt.text import choose_shots, find_entry, read_table
+    from headscape.studies.prompt.versions import check_model
 
     entries = read_table(table)
     target = find_entry(entries, word)

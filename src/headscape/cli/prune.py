@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
-from headscape.cli.shared import (
+from headscape.cli.old import (
     EngineOption,
     JsonOption,
     QuietOption,
@@ -132,7 +132,7 @@ def share(text: str) -> float:
 def _prune(path: Path, quiet: bool, **options: Any) -> tuple[Any, Any]:
     from headscape.attention.models import load_model
     from headscape.captures import open_capture
-    from headscape.studies.prune import prune as run_prune
+    from headscape.studies.prune.study import prune as run_prune
 
     captured = open_capture(path)
     assert captured.run is not None
@@ -158,7 +158,7 @@ def _export(model: Any, result: Any, path: Path, target: Path, kind: str, given:
     from headscape.captures import open_capture
     from headscape.pruning.compensation import folds_of, moments_on
     from headscape.pruning.export import export_pruned
-    from headscape.studies.prune_inputs import inputs_of
+    from headscape.studies.prune.inputs import inputs_of
 
     folds = None
     if result.compensation != "none":

@@ -1,20 +1,28 @@
-"""What the commands share: options, the bar, tables, JSON."""
+"""What the commands share: the application, the bar, tables and JSON, and the one end of every study."""
 
 from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Any
 
 import typer
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
 from headscape.errors import InputError
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from headscape.attention.models import Model
+    from headscape.results import Result
+    from headscape.studies.work.how import How
+    from headscape.studies.work.models import Loader
 
 app = typer.Typer(
     name="headscape",
@@ -27,68 +35,79 @@ app = typer.Typer(
 out = Console()
 err = Console(stderr=True)
 
-ModelArgument = Annotated[str, typer.Argument(help="Bundled name, folder, .gguf file or hub id.", metavar="MODEL")]
-RunArgument = Annotated[Path, typer.Argument(help="A run directory.", metavar="RUN")]
-JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON for machines instead of a table.")]
-QuietOption = Annotated[bool, typer.Option("--quiet", "-q", help="Print nothing but the result.")]
-SeedOption = Annotated[int, typer.Option(help="Settles every random choice.")]
-DeviceOption = Annotated[str, typer.Option(help="auto, cpu, cuda or mps.")]
-OnlineOption = Annotated[bool, typer.Option("--online", help="Allow a hub id to be downloaded.")]
-WeightsOption = Annotated[
-    str, typer.Option("--weights", help="Number type of the weights: float32, bfloat16, float16.")
-]
-EngineOption = Annotated[
-    str, typer.Option("--engine", help="Who works: local (processes of this machine) or dask (a cluster).")
-]
-SchedulerOption = Annotated[
-    str | None,
-    typer.Option("--scheduler", help="tcp://HOST:PORT of a Dask scheduler; a cluster of --jobs processes without."),
-]
-ResumeOption = Annotated[
-    bool,
-    typer.Option(
-        "--resume",
-        help="Redo only what is missing, as always; refuse, rather than start anew, if settings are not those before.",
-    ),
-]
-
-
-def engine_of(name: str, jobs: int, scheduler: str | None) -> Any:
-    """The engine the options ask for."""
-    from headscape.studies.engines import make_engine
-
-    return make_engine(name, jobs, scheduler)
-
 
 def sayer(quiet: bool) -> Callable[[str], None]:
     """What prints lines worth reading, or nothing."""
     return (lambda _: None) if quiet else (lambda line: err.print(line, highlight=False, markup=False))
 
 
-@contextmanager
-def progress_bar(what: str, quiet: bool) -> Iterator[Callable[[int, int], None]]:
-    """One bar with count, rate and time left."""
-    columns = [
-        TextColumn("{task.description}"),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TextColumn("{task.fields[rate]}"),
-        TimeRemainingColumn(),
-    ]
-    bar = Progress(*columns, console=err, disable=quiet)
-    task = bar.add_task(what, total=None, rate="")
+class Bars:
+    """One bar per stage, with count, rate and time left; a study calls it with what is done and what there is to do."""
 
-    def update(done: int, total: int) -> None:
-        bar.start()  # only now: an error before the first step stays one line
-        speed = bar.tasks[0].speed
+    def __init__(self, what: str, quiet: bool) -> None:
+        columns = [
+            TextColumn("{task.description}"),
+            BarColumn(),
+            MofNCompleteColumn(),
+            TextColumn("{task.fields[rate]}"),
+            TimeRemainingColumn(),
+        ]
+        self._bar = Progress(*columns, console=err, disable=quiet)
+        self._name = what
+        self._task: TaskID | None = None
+
+    def stage(self, name: str) -> None:
+        """Begin another bar."""
+        self._name, self._task = name, None
+
+    def __call__(self, done: int, total: int) -> None:
+        self._bar.start()  # only now: an error before the first step stays one line
+        if self._task is None:
+            self._task = self._bar.add_task(self._name, total=total, rate="")
+        speed = self._bar.tasks[-1].speed
         rate = "" if not speed else f"{speed:.2g}/s" if speed >= 1 else f"{1 / speed:.2g} s each"
-        bar.update(task, completed=done, total=total, rate=rate)
+        self._bar.update(self._task, completed=done, total=total, rate=rate)
 
+    def close(self) -> None:
+        """Leave the bars as they are and give the terminal back."""
+        if self._bar.live.is_started:
+            self._bar.stop()
+
+
+@contextmanager
+def progress_bar(what: str, quiet: bool) -> Iterator[Bars]:
+    """Bars for the time of a block."""
+    bars = Bars(what, quiet)
     try:
-        yield update
+        yield bars
     finally:
-        if bar.live.is_started:
-            bar.stop()
+        bars.close()
+
+
+@contextmanager
+def working(
+    what: str,
+    quiet: bool,
+    *,
+    jobs: int = 1,
+    threads: int | None = None,
+    engine: str = "local",
+    scheduler: str | None = None,
+    resume: bool = False,
+) -> Iterator[How]:
+    """How a study is to work, from the options of a command; its bars are shown for the time of the block."""
+    from headscape.studies.work.engines import make_engine
+
+    made = make_engine(engine, jobs, scheduler)
+    with progress_bar(what, quiet) as bars:
+        yield {
+            "engine": made,
+            "jobs": jobs,
+            "threads": threads,
+            "resume": resume,
+            "progress": bars,
+            "say": sayer(quiet),
+        }
 
 
 def print_table(title: str, columns: list[str], rows: list[list[str]], right: tuple[int, ...] = ()) -> None:
@@ -106,30 +125,57 @@ def print_json(content: Any) -> None:
     sys.stdout.write(json.dumps(content, indent=1, ensure_ascii=False, default=str) + "\n")
 
 
-def load(spec: str, device: str, weights: str, online: bool, quiet: bool) -> Any:
+def finish(result: Result, as_json: bool, **more: Any) -> None:
+    """The end of a command: its short tables and findings, or all of it as JSON with `more` facts beside it."""
+    if as_json:
+        print_json({**more, **result.to_json()})
+        return
+    for title, frame in result.summary():
+        print_frame(title, frame)
+    for finding in result.findings():
+        out.print(f"- {finding}", highlight=False, markup=False)
+
+
+def print_frame(title: str, frame: pd.DataFrame) -> None:
+    """Print a table of a result; numbers to three digits, on the right."""
+    columns = [str(column) for column in frame.columns]
+    rows = [
+        ["-" if v != v else f"{v:.3g}" if isinstance(v, float) else str(v) for v in row]
+        for row in frame.to_numpy(object)
+    ]
+    numbers = [i for i, dtype in enumerate(frame.dtypes) if dtype.kind in "fiu"]
+    print_table(title, columns, rows, right=tuple(numbers))
+
+
+def load(spec: str, device: str, weights: str, online: bool, quiet: bool) -> Model:
     """Load a model and say what is fetched."""
     from headscape.attention.models import load_model
 
     return load_model(spec, device=device, dtype=weights, online=online, say=sayer(quiet))
 
 
-def models_of(
-    run: Any, use_model: bool, random_weights: bool, seed: int, without: str, say: Callable[[str], None]
-) -> tuple[Any, Any]:
-    """The model of a run and, if asked for, the same with random weights; None for what is not wanted.
+def loader(device: str, online: bool, quiet: bool, weights: str | None = None) -> Loader:
+    """How the model of a run is loaded."""
+    from headscape.studies.work.models import Loader
 
-    A study that can do without its model goes on when it cannot be loaded, and says what is left out (`without`).
-    """
-    source = run.model_source
-    if source is None and random_weights:
-        raise InputError(f"{run.path} was imported: there is no model to give random weights")
-    if source is None or not (use_model or random_weights):
-        return None, None
-    from headscape.attention.models import load_model
+    return Loader(device, weights, online, sayer(quiet))
 
-    model = None
-    try:
-        model = load_model(source) if use_model else None
-    except InputError as error:
-        say(f"{without}: {error}")
-    return model, load_model(source, random_init=seed) if random_weights else None
+
+def open_page(page: Path, show: bool) -> None:
+    """Say where a page is, and open it if asked to."""
+    out.print(f"{page.resolve()}", soft_wrap=True, highlight=False)
+    if show:
+        import webbrowser
+
+        webbrowser.open(page.resolve().as_uri())
+
+
+def listed(text: str | None) -> list[str] | None:
+    """The parts of a list with commas."""
+    return None if text is None else [part.strip() for part in text.split(",")]
+
+
+def one_of(name: str, value: str | None, allowed: Sequence[str]) -> None:
+    """Raise unless an option has one of its values."""
+    if value is not None and value not in allowed:
+        raise InputError(f"{name} is one of {', '.join(allowed)}, not {value!r}")

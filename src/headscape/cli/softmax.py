@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
-from headscape.cli.shared import (
+from headscape.cli.old import (
     EngineOption,
     JsonOption,
     QuietOption,
@@ -107,8 +107,8 @@ def _softmax(
 ) -> Any:
     from headscape.captures import open_capture
     from headscape.geometry.questionnaire import Questionnaire
-    from headscape.studies.softmax import check_scores
-    from headscape.studies.softmax import softmax as run_softmax
+    from headscape.studies.softmax.study import check_scores
+    from headscape.studies.softmax.study import softmax as run_softmax
 
     captured = open_capture(path)
     check_scores(captured)  # said before a model is loaded for nothing

@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
-from headscape.cli.shared import (
+from headscape.cli.old import (
     DeviceOption,
     JsonOption,
     OnlineOption,
@@ -47,7 +47,7 @@ def spectra(
 ) -> None:
     """Hold the spectra of all weight matrices against noise, and say how every head aligns queries and keys."""
     from headscape.attention.models import load_model
-    from headscape.studies.spectra import spectra as run_spectra
+    from headscape.studies.spectra.study import spectra as run_spectra
 
     run, name = _run_of(source, to)
     model = load(name, device, weights, online, quiet)

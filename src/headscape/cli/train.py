@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
-from headscape.cli.shared import (
+from headscape.cli.old import (
     JsonOption,
     QuietOption,
     SeedOption,
@@ -59,7 +59,7 @@ def train(
     if folder is None:
         raise InputError("name a run directory: --out runs/train-gpt")
     sizes = {"layers": layers, "heads": heads, "dim": dim, "tokens": tokens}
-    from headscape.studies.train import train as run_train
+    from headscape.studies.train.study import train as run_train
 
     with progress_bar("training", quiet) as progress:
         result = run_train(

@@ -15,7 +15,7 @@ from headscape.geometry.build import BuildOptions, build_tree
 from headscape.geometry.questionnaire import Questionnaire
 from headscape.tree import PartitionTree
 
-__all__ = ["Consensus", "consensus"]
+__all__ = ["Consensus", "consensus", "consensus_of"]
 
 FloatArray = npt.NDArray[np.float64]
 
@@ -58,12 +58,16 @@ def consensus(fits: Sequence[Questionnaire], axis: int = -1) -> Consensus:
         if scipy.sparse.issparse(fit.distances_[axis]):
             raise InputError(f"questionnaire {i} kept neighbours only; fit with n_neighbours=None for a consensus")
     squares = [np.asarray(fit.distances_[axis]) for fit in fits]
+    return consensus_of(squares, fits[0])
+
+
+def consensus_of(squares: Sequence[FloatArray], settings: Questionnaire) -> Consensus:
+    """The consensus of distance matrices (n, n) themselves, with affinity and tree made as `settings` say."""
     lengths = [len(D) for D in squares]
     if len(set(lengths)) > 1:
         raise InputError(f"the fits have axes of different lengths {lengths}; a consensus needs the same heads in each")
     scaled = np.array([D / (median_distance(D) or 1.0) for D in squares])
     distances = scaled.mean(axis=0)
-    settings = fits[0]
     affinity = dual_affinity(distances, settings.eps_scale)
     options = BuildOptions(settings.markov_alpha, settings.n_eigenvectors, settings.merge_scale)
     tree = build_tree(distances, affinity, settings.tree, options)

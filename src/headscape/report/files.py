@@ -121,12 +121,12 @@ def _figure_1(capture: Capture, section: Section, scene: Scene) -> list[FigureSp
         panels.append(_panel(f"{name}: organised", values[np.ix_(rows, columns)], *tokens))
     return [
         FigureSpec(
-            "organised-maps",
-            "Attention before and after organisation",
-            "maps",
-            {"panels": panels},
-            "Left as the model gives it, right with queries and keys in the order of their trees; batch 0.",
-            "Organisation makes any matrix look smoother; the decay against the null says how much is structure.",
+            id="organised-maps",
+            title="Attention before and after organisation",
+            kind="maps",
+            data={"panels": panels},
+            read="Left as the model gives it, right with queries and keys in the order of their trees; batch 0.",
+            caveat="Organisation makes any matrix look smoother; the decay against the null says how much is structure.",
             paper="figure 1",
         )
     ]

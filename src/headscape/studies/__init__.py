@@ -1,48 +1,72 @@
-"""One file a question: composes the rooms into a result."""
+"""One folder per question: each composes the rooms into a result, with its findings and figures."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from importlib import import_module
+from pathlib import Path
 
-from headscape.errors import HeadscapeError
+from headscape.errors import HeadscapeError, InputError
 from headscape.results import Result
 from headscape.runs import Run
+from headscape.studies.work.folder import kept_studies, newest
 
-__all__ = ["STUDIES", "load_results"]
+__all__ = ["STUDIES", "load_results", "open_result", "result_class"]
 
 STUDIES = {  # in the order of a report's sections
-    "organize": "headscape.studies.organize_result:OrganizeResult",
-    "softmax": "headscape.studies.softmax_result:SoftmaxResult",
-    "prune": "headscape.studies.prune_result:PruneResult",
-    "compare": "headscape.studies.compare_result:CompareResult",
-    "spectra": "headscape.studies.spectra_result:SpectraResult",
-    "gaussian": "headscape.studies.gaussian_result:GaussianResult",
-    "prompt": "headscape.studies.prompt_result:PromptResult",
-    "collapse": "headscape.studies.collapse_result:CollapseResult",
-    "table1": "headscape.studies.collapse_table1:Table1Result",
-    "train": "headscape.studies.train_result:TrainResult",
+    "organize": "OrganizeResult",
+    "softmax": "SoftmaxResult",
+    "prune": "PruneResult",
+    "compare": "CompareResult",
+    "spectra": "SpectraResult",
+    "gaussian": "GaussianResult",
+    "prompt": "PromptResult",
+    "collapse": "CollapseResult",
+    "table1": "Table1Result",
+    "train": "TrainResult",
 }
 
 
+def result_class(study: str) -> type[Result]:
+    """The class of a study's result; `InputError` for a name that is no study."""
+    if study not in STUDIES:
+        raise InputError(f"no study is called {study!r}; there are {', '.join(STUDIES)}")
+    found: type[Result] = getattr(import_module(f"headscape.studies.{study}.result"), STUDIES[study])
+    return found
+
+
+def open_result(run: Run | str | Path, study: str, key: str | None = None) -> Result:
+    """The result of a study in a run, read only: the newest finished one, or that whose folder name begins with `key`.
+
+    Raises an `InputError` where there is none, with the command that makes one.
+    """
+    kind = result_class(study)
+    opened = run if isinstance(run, Run) else Run.open(run)
+    kept = [one for one in kept_studies(opened, study) if one.finished is not None]
+    if key is not None:
+        kept = [one for one in kept if one.path.name.startswith(key)]
+    if not kept:
+        which = study if key is None else f"{study} {key}"
+        raise InputError(f"{opened.path} has no finished study {which}; run `headscape {study} {opened.path}`")
+    return kind.load(kept[-1].path)
+
+
 def load_results(run: Run) -> list[Result | tuple[str, Exception | str]]:
-    """Load what the studies left in a run; one that cannot be read is (name, why).
+    """Load the newest result of each study in a run; one that cannot be read is (name, why).
 
     Of studies that were never run only the first is missed: without it there is no map to show.
     """
     found: list[Result | tuple[str, Exception | str]] = []
-    for name, place in STUDIES.items():
-        if not (run.path / name).is_dir():
-            if name == next(iter(STUDIES)):
-                found.append((name, f"not run yet: headscape {name} {run.path}"))
-            continue
-        if not (run.path / name / "result.json").is_file():
-            found.append((name, f"not finished: headscape {name} {run.path} goes on where it stopped"))
-            continue
-        module, _, kind = place.partition(":")
-        load: Callable[..., Result] = getattr(import_module(module), kind).load
-        try:
-            found.append(load(run.path / name))
-        except HeadscapeError as error:
-            found.append((name, error))
+    for name in STUDIES:
+        kept = newest(run, name)
+        if kept is not None:
+            try:
+                found.append(result_class(name).load(kept.path))
+            except HeadscapeError as error:
+                found.append((name, error))
+        elif (run.path / name / "result.json").is_file():
+            found.append((name, f"written by headscape 0.1: run `headscape {name} {run.path}` again"))
+        elif kept_studies(run, name):
+            found.append((name, f"not finished: `headscape {name} {run.path}` resumes it"))
+        elif name == next(iter(STUDIES)):
+            found.append((name, f"not run yet: headscape {name} {run.path}"))
     return found

@@ -1,0 +1,47 @@
+"""The options that commands share, each with its one help text."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+Model = Annotated[str, typer.Argument(help="Bundled name, folder, .gguf file or hub id.", metavar="MODEL")]
+Run = Annotated[Path, typer.Argument(help="A run directory.", metavar="RUN")]
+RunOrModel = Annotated[
+    str, typer.Argument(help="A run directory, or a model: name, folder, .gguf file, hub id.", metavar="RUN|MODEL")
+]
+
+Text = Annotated[Path | None, typer.Option(help="A text file or a folder of them.")]
+Images = Annotated[Path | None, typer.Option(help="An image, a folder of images, or an .npz with 'images'.")]
+Out = Annotated[Path | None, typer.Option("--out", help="The run directory; resumed when it exists.")]
+Tokens = Annotated[int, typer.Option(help="Tokens per context.")]
+Batches = Annotated[int, typer.Option(help="How many contexts.")]
+Pool = Annotated[
+    int | None, typer.Option(help="Average attention onto POOL x POOL blocks of tokens; for long contexts.")
+]
+Block = Annotated[str | None, typer.Option(help="Which block of an encoder-decoder.")]
+RandomWeights = Annotated[
+    bool, typer.Option("--random-weights", help="Also run the same architecture with random weights, as a control.")
+]
+Paper = Annotated[bool, typer.Option("--paper", help="The paper's settings instead of the default.")]
+Iterations = Annotated[int | None, typer.Option(help="Iterations of the questionnaire.")]
+
+Jobs = Annotated[int, typer.Option(help="Units of work at a time.")]
+Threads = Annotated[int | None, typer.Option(help="Threads per unit of work; by default the cores shared by the jobs.")]
+Engine = Annotated[str, typer.Option("--engine", help="Where to run: local (processes on this machine) or dask.")]
+Scheduler = Annotated[
+    str | None,
+    typer.Option("--scheduler", help="tcp://HOST:PORT of a Dask scheduler; without, a local cluster of --jobs."),
+]
+Resume = Annotated[
+    bool, typer.Option("--resume", help="Refuse to start anew if this study was begun with other settings.")
+]
+Seed = Annotated[int, typer.Option(help="Seed of every random choice.", min=0)]
+Device = Annotated[str, typer.Option(help="auto, cpu, cuda or mps.")]
+Weights = Annotated[str, typer.Option("--weights", help="Number type of the weights: float32, bfloat16, float16.")]
+Online = Annotated[bool, typer.Option("--online", help="Allow a hub id to be downloaded.")]
+Open = Annotated[bool, typer.Option("--open", help="Open the page in the browser.")]
+Json = Annotated[bool, typer.Option("--json", help="Print JSON for machines instead of tables.")]
+Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Print nothing but the result.")]

@@ -1,0 +1,167 @@
+"""Commands that show the landscape of heads: organize, report, analyze, demo."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from headscape.cli import options as o
+from headscape.cli.runs import capture_to, default_run, source_of
+from headscape.cli.shared import app, finish, load, loader, one_of, open_page, print_json, print_table, sayer, working
+
+if TYPE_CHECKING:
+    from headscape.geometry.questionnaire import Questionnaire
+
+
+@app.command(epilog="Example: `headscape organize runs/book --jobs 2`")
+def organize(
+    run: o.Run,
+    block: o.Block = None,
+    kind: Annotated[str | None, typer.Option(help="probs or scores; probs where both were kept.")] = None,
+    paper: o.Paper = False,
+    iterations: o.Iterations = None,
+    random_weights: o.RandomWeights = False,
+    use_model: Annotated[
+        bool, typer.Option("--model/--no-model", help="Load the model for the induction scores.")
+    ] = True,
+    distance: Annotated[str, typer.Option(help="exact, or sketch: estimated above 2,000 heads.")] = "exact",
+    max_memory: Annotated[
+        float | None,
+        typer.Option(
+            metavar="GB", help="Memory limit per fit in GB (default 4); larger arrays are processed out of core."
+        ),
+    ] = None,
+    scratch: Annotated[
+        Path | None, typer.Option(help="Folder for out-of-core files; the temporary folder without.")
+    ] = None,
+    estimate: Annotated[
+        bool, typer.Option("--estimate", help="Only say what memory, disk and time it would take; write nothing.")
+    ] = False,
+    jobs: o.Jobs = 1,
+    engine: o.Engine = "local",
+    scheduler: o.Scheduler = None,
+    resume: o.Resume = False,
+    seed: o.Seed = 0,
+    device: o.Device = "auto",
+    online: o.Online = False,
+    as_json: o.Json = False,
+    quiet: o.Quiet = False,
+) -> None:
+    """Organize the heads of a run: trees, map, entropies, roles; what is stable, and what beats its null."""
+    from headscape.studies.organize import estimate_organize
+    from headscape.studies.organize import organize as run_organize
+
+    one_of("kind", kind, ("probs", "scores"))
+    changes = {
+        "n_iter": iterations,
+        "distance": distance,
+        "max_memory": None if max_memory is None else 1e9 * max_memory,
+        "scratch": None if scratch is None else str(scratch),
+    }
+    options: dict[str, Any] = {"block": block, "kind": kind, "questionnaire": _questionnaire(paper, changes)}
+    if estimate:
+        found = estimate_organize(run, control=random_weights, jobs=jobs, **options)
+        if as_json:
+            print_json(vars(found))
+        else:
+            print_table(f"Organizing {run} would take", ["what", "how much"], found.rows())
+        return
+    with working("organizing", quiet, jobs=jobs, engine=engine, scheduler=scheduler, resume=resume) as how:
+        result = run_organize(
+            run,
+            model=use_model,
+            control=random_weights,
+            loader=loader(device, online, quiet),
+            random_state=seed,
+            **options,
+            **how,
+        )
+    finish(result, as_json)
+
+
+def _questionnaire(paper: bool, changes: dict[str, Any]) -> Questionnaire:
+    """The settings of the questionnaire, those that were given changed; a wrong one is said at once."""
+    from headscape.geometry.questionnaire import Questionnaire
+
+    given = {name: value for name, value in changes.items() if value is not None}
+    settings = Questionnaire.paper(**given) if paper else Questionnaire(**given)
+    settings.settings_for(3)
+    return settings
+
+
+@app.command(epilog="Example: `headscape report runs/book --open`")
+def report(
+    run: o.Run,
+    figures: Annotated[Path | None, typer.Option(help="Also write every figure as a file into this folder.")] = None,
+    form: Annotated[str, typer.Option("--format", help="Of the figure files: png, svg or pdf.")] = "png",
+    show: o.Open = False,
+    quiet: o.Quiet = False,
+) -> None:
+    """Write one page that shows what was found in a run: RUN/report.html."""
+    one_of("format", form, ("png", "svg", "pdf"))
+    _report(run, figures, form, show, quiet)
+
+
+def _report(path: Path, figures: Path | None, form: str, show: bool, quiet: bool) -> None:
+    from headscape.report import write_figures, write_report
+    from headscape.runs import Run
+    from headscape.studies import load_results
+
+    opened = Run.open(path)
+    results = load_results(opened)
+    page = write_report(opened, results)
+    if figures is not None:
+        written = write_figures(opened, results, figures, format=form)  # type: ignore[arg-type]
+        sayer(quiet)(f"{len(written)} files in {figures}")
+    open_page(page, show)
+
+
+@app.command(epilog="Example: `headscape analyze smollm2-135m --text book.txt`")
+def analyze(
+    model: o.Model,
+    text: o.Text = None,
+    images: o.Images = None,
+    to: o.Out = None,
+    tokens: o.Tokens = 256,
+    batches: o.Batches = 10,
+    pool: o.Pool = None,
+    random_weights: o.RandomWeights = False,
+    jobs: o.Jobs = 1,
+    engine: o.Engine = "local",
+    scheduler: o.Scheduler = None,
+    resume: o.Resume = False,
+    seed: o.Seed = 0,
+    device: o.Device = "auto",
+    weights: o.Weights = "float32",
+    online: o.Online = False,
+    show: o.Open = False,
+    quiet: o.Quiet = False,
+) -> None:
+    """Capture, organize and report in one go."""
+    source = source_of(text, images)
+    target = to or default_run(model, source)
+    capture: dict[str, Any] = {"tokens": tokens, "batches": batches, "pool": pool, "seed": seed}
+    with working("organizing", quiet, jobs=jobs, engine=engine, scheduler=scheduler, resume=resume) as how:
+        loaded = load(model, device, weights, online, quiet)
+        capture_to(loaded, source, target, as_json=False, quiet=quiet, **capture)
+        from headscape.studies.organize import organize as run_organize
+
+        own = loader(device, online, quiet, weights)
+        result = run_organize(target, model=loaded, control=random_weights, loader=own, random_state=seed, **how)
+    finish(result, as_json=False)
+    _report(target, None, "png", show, quiet)
+
+
+@app.command(epilog="Example: `headscape demo`")
+def demo(
+    to: Annotated[Path, typer.Option("--out", help="The run directory.")] = Path("runs/demo"),
+    batches: o.Batches = 3,
+    tokens: o.Tokens = 256,
+    seed: o.Seed = 0,
+    show: o.Open = False,
+    quiet: o.Quiet = False,
+) -> None:
+    """Run the embedded default end to end: SmolLM2 on the sample prose, organized and reported."""
+    analyze("smollm2-135m", to=to, batches=batches, tokens=tokens, seed=seed, show=show, quiet=quiet)

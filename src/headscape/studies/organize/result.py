@@ -1,0 +1,184 @@
+"""What the organize study found: its tables."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, ClassVar
+
+import numpy as np
+import numpy.typing as npt
+import pandas as pd
+
+from headscape.geometry.diffusion import diffusion_map
+from headscape.intervals import Interval, mean_interval
+from headscape.results import FigureSpec, Finding, Result
+from headscape.studies.organize.roles import FolderRole, name_folders
+from headscape.studies.organize.stability import Stability, stability
+from headscape.tree import PartitionTree
+
+__all__ = ["DECAY_RANKS", "ENTROPIES", "MEANINGS", "OrganizeResult"]
+
+ENTROPIES = ("l1_top", "l1_all", "dc", "l1_rel", "shannon")
+MEANINGS = {
+    "l1_top": "size of a head's coarsest Haar coefficients",
+    "l1_all": "size of all Haar coefficients of a head",
+    "l1_rel": "spread of a head's energy over its Haar coefficients",
+    "shannon": "Shannon entropy of a head's Haar energies",
+}
+DECAY_RANKS = np.unique(np.geomspace(1, 400, 40).astype(int)) - 1  # of the largest coefficients, kept for the report
+Array = npt.NDArray[Any]
+
+
+@dataclass(frozen=True, eq=False)
+class OrganizeResult(Result):
+    """The heads of a network, organized.
+
+    `heads` has one row per head: entropies averaged over batches (`*_null`: of the shuffled null), role scores, role.
+    tree, distances and affinity are the consensus over batches. entropies and null_entropies are (n_batch, 5, n_head)
+    in the order of `ENTROPIES`; network likewise (n_batch, 5). energy holds, for every batch, the share of the energy
+    in the largest 1 % of the tri-Haar coefficients: organized, and in the natural order. The mean (DC) coefficient,
+    which the rows' sums fix, is left out.
+    """
+
+    study: ClassVar[str] = "organize"
+    title: ClassVar[str] = "The landscape of heads"
+
+    block: str
+    kind: str
+    heads: pd.DataFrame
+    tree: PartitionTree
+    distances: Array
+    affinity: Array
+    entropies: Array
+    null_entropies: Array
+    network: Array
+    null_network: Array
+    energy: Array
+    null_energy: Array
+    control_energy: Array | None
+    control_null_energy: Array | None
+    control_entropies: Array | None
+    decay: Array
+    null_decay: Array
+    decay_by_support: Array
+    network_decay: Array
+    null_network_decay: Array
+    compression: Array
+    query_trees: Sequence[PartitionTree]
+    key_trees: Sequence[PartitionTree]
+    settings: Mapping[str, Any]
+
+    @property
+    def n_batches(self) -> int:
+        """How many batches were organized."""
+        return len(self.entropies)
+
+    def to_frame(self) -> pd.DataFrame:
+        """One row per head."""
+        return self.heads
+
+    def tables(self) -> dict[str, pd.DataFrame]:
+        """The heads, and the paper's table 1."""
+        return {"table1": self.table1(), "heads": self.heads}
+
+    def summary(self) -> list[tuple[str, pd.DataFrame]]:
+        """The paper's table 1, where there is more than one batch."""
+        title = f"Lowest- and highest-ranked heads by l1_top: {MEANINGS['l1_top']} (the paper's table 1)"
+        return [(title, self.table1())] if self.n_batches > 1 else []
+
+    @cached_property
+    def stability(self) -> dict[str, Stability]:
+        """Stability over batches by measure."""
+        return self._stability(self.entropies)
+
+    @cached_property
+    def null_stability(self) -> dict[str, Stability]:
+        """The same for the shuffled null: how stable heads are without knowing where they look."""
+        return self._stability(self.null_entropies)
+
+    def _stability(self, entropies: Array) -> dict[str, Stability]:
+        seed = int(self.settings["seed"])
+        return {name: stability(entropies[:, ENTROPIES.index(name)], name, seed) for name in MEANINGS}
+
+    @cached_property
+    def folder_roles(self) -> list[FolderRole]:
+        """Clusters of the head tree with a role over-represented in them."""
+        return name_folders(self.tree, self.heads["role"].tolist()) if "role" in self.heads else []
+
+    def name(self, i: int) -> str:
+        """Layer and head of row i, as (3, 7)."""
+        return f"({self.heads['layer'].iloc[i]}, {self.heads['head'].iloc[i]})"
+
+    def table1(self, measure: str = "l1_top", n: int = 3) -> pd.DataFrame:
+        """The paper's Table 1: the heads most often in the highest and lowest tenth, and in how many batches.
+
+        Beside the counts: the mean of the measure, and its effect against the null, (mean - null) / sd over batches of
+        the difference.
+        """
+        found = self.stability[measure]
+        k = ENTROPIES.index(measure)
+        own, null = self.entropies[:, k], self.null_entropies[:, k]
+        difference = own - null
+        rows = []
+        for end, counts, sign in (("highest", found.top, -1), ("lowest", found.bottom, 1)):
+            order = np.lexsort((sign * own.mean(axis=0), -counts))[:n]
+            for place, i in enumerate(order, start=1):
+                spread = difference[:, i].std(ddof=1) if self.n_batches > 1 else np.nan
+                rows.append(
+                    {
+                        "end": end,
+                        "place": place,
+                        "(layer, head)": self.name(int(i)),
+                        "count": f"{counts[i]}/{self.n_batches}",
+                        measure: own[:, i].mean(),
+                        "null": null[:, i].mean(),
+                        "effect": difference[:, i].mean() / spread if spread > 0 else np.nan,
+                    }
+                )
+        return pd.DataFrame(rows)
+
+    def table2(self) -> pd.DataFrame:
+        """The paper's Table 2: the network's l1 over the 100 largest supports, batch by batch, beside its null."""
+        frame = pd.DataFrame(self.network, columns=list(ENTROPIES))
+        for k, name in enumerate(ENTROPIES):
+            frame[f"{name}_null"] = self.null_network[:, k]
+        frame.insert(0, "batch", np.arange(self.n_batches))
+        return frame
+
+    @cached_property
+    def gain(self) -> Array:
+        """Per batch, how many times the null's share of energy in the top 1 % the organized tensor reaches."""
+        return np.asarray(self.energy[:, 0] / self.null_energy[:, 0])
+
+    @cached_property
+    def control_gain(self) -> Array | None:
+        """The same with random weights, None without that control."""
+        if self.control_energy is None or self.control_null_energy is None:
+            return None
+        return np.asarray(self.control_energy[:, 0] / self.control_null_energy[:, 0])
+
+    @cached_property
+    def effect(self) -> Interval:
+        """Mean gain over batches."""
+        return mean_interval(self.gain)
+
+    @cached_property
+    def coordinates(self) -> Array:
+        """Diffusion coordinates of the heads (n_head, 3 or fewer), from the consensus affinity."""
+        if len(self.heads) < 3:
+            return np.zeros((len(self.heads), 1))
+        return np.asarray(diffusion_map(self.affinity, n_components=min(3, len(self.heads) - 1)))
+
+    def findings(self) -> list[Finding]:
+        """Roles; stability, effect against the null and the natural order, controls."""
+        from headscape.studies.organize.findings import findings
+
+        return findings(self)
+
+    def figures(self) -> list[FigureSpec]:
+        """The head map, matrix, tree and grid; entropies, decay and energy; tables 1 and 2."""
+        from headscape.studies.organize.figures import figures
+
+        return figures(self)

@@ -1,0 +1,296 @@
+"""Organize every captured batch, and ask what holds across batches and against a shuffled null."""
+
+from __future__ import annotations
+
+import json
+import warnings
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Unpack
+
+import numba
+import numpy as np
+import numpy.typing as npt
+import pandas as pd
+
+from headscape.captures import Capture, open_capture
+from headscape.errors import InputError
+from headscape.geometry.consensus import consensus_of
+from headscape.geometry.questionnaire import Questionnaire
+from headscape.runs import Run
+from headscape.storage import read_arrays, write_arrays
+from headscape.studies.organize.result import DECAY_RANKS, ENTROPIES, OrganizeResult
+from headscape.studies.organize.roles import assign_roles, role_scores
+from headscape.studies.work.folder import Folder, study_folder
+from headscape.studies.work.how import How, Work
+from headscape.studies.work.models import Loader, models_of
+from headscape.studies.work.units import reachable, run_units
+from headscape.tensor import AttentionTensor, Kind
+from headscape.tree import PartitionTree
+from headscape.wavelets.entropy import decay_curve, head_entropies, network_entropy, top_energy
+
+if TYPE_CHECKING:
+    from headscape.attention.models import Model
+
+__all__ = ["measure_trees", "organize", "shuffled_rows"]
+
+N_HEAD_BASIS, N_NETWORK_BASIS = 400, 100  # the paper's numbers of largest supports
+Arrays = Mapping[str, npt.NDArray[Any]]
+
+
+def organize(
+    source: Capture | Run | str | Path,
+    *,
+    block: str | None = None,
+    kind: Kind | None = None,
+    questionnaire: Questionnaire | None = None,
+    model: Model | bool | None = True,
+    control: Model | bool | None = None,
+    loader: Loader | None = None,
+    random_state: int = 0,
+    **how: Unpack[How],
+) -> OrganizeResult:
+    """Organize every batch of a capture; find the consensus of the heads, their stability, roles and entropies.
+
+    Parameters
+    ----------
+    source
+        A capture or a run directory; in a directory each batch is stored when done, and a killed study resumes.
+    block, kind
+        Which block of the network, and "probs" or "scores"; by default the only one there is, probabilities first.
+    questionnaire
+        Its settings are used for every batch; the default ones otherwise.
+    model
+        Adds induction and duplicate-token scores, measured on a repeated random sequence. True loads the run's own
+        model where it can be had.
+    control
+        The same architecture with random weights: it is given the same inputs and organized too. True draws them.
+    loader
+        How the run's model is loaded (device, number type, online).
+    how
+        jobs (batches at a time), threads, engine, resume, progress, say: see `headscape.studies.work.how.How`.
+
+    Raises
+    ------
+    HeadscapeError
+        When all is tried, if batches failed; those done are kept.
+    """
+    work = Work.of(**how)
+    captured = open_capture(source)
+    chosen = captured.block(block)
+    chosen_kind = captured.kind(kind)
+    settings = _settings(questionnaire or Questionnaire())
+    own, other = models_of(
+        captured, model, control, loader or Loader(say=work.say), random_state, "no induction scores"
+    )
+    facts = {"block": chosen, "kind": chosen_kind, "seed": random_state, "questionnaire": _decisive(settings)}
+    if captured.pool is not None:
+        facts["pool"] = captured.pool
+    inputs = captured.content() | {
+        name: one.fingerprint for name, one in (("model", own), ("control", other)) if one is not None
+    }
+    with (
+        work.started(None if captured.run is None else captured.run.path),
+        study_folder(captured.run, OrganizeResult.study, facts, inputs, work) as folder,
+    ):
+        batches, controls = _measured(captured, facts, settings, other, folder, work)
+        error = max(float(found["sketch_error"][2]) for found in batches)
+        if error > 0:
+            facts["sketch_error"] = error
+            work.say(f"distances between heads are sketched: 95 % of them within {error:.1%}")
+        probes = _induction(own, captured, chosen, random_state, folder, work)
+        result = _summarize(captured, facts, settings, batches, controls, probes)
+        folder.save(result)
+    return result
+
+
+def _settings(questionnaire: Questionnaire) -> dict[str, Any]:
+    settings: dict[str, Any] = questionnaire.get_params() | {"n_neighbours": None}  # a consensus needs all pairs
+    settings.pop("n_jobs")
+    questionnaire.settings_for(3)  # a wrong one is said before anything is written
+    return settings
+
+
+def _decisive(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """The settings that can change a byte; those of a sketch only where there is one."""
+    silent = {"scratch", "n_neighbours", "max_memory"} | (
+        set() if settings["distance"] == "sketch" else {"distance", "sketch_columns"}
+    )
+    return {name: value for name, value in settings.items() if name not in silent}
+
+
+def _measured(
+    captured: Capture,
+    facts: Mapping[str, Any],
+    settings: Mapping[str, Any],
+    control: Model | None,
+    folder: Folder,
+    work: Work,
+) -> tuple[list[Arrays], list[Arrays]]:
+    """The units of all batches, and of the same inputs given to the control."""
+    hashes = captured.content()
+    steps = work.stage("organizing", len(captured) * (1 if control is None else 2))
+    same = (facts["block"], facts["kind"])
+
+    def organized(name: str, source: Capture | Path, weights: str) -> list[Arrays]:
+        units = {}
+        for i, number in enumerate(captured.numbers):
+            seed = facts["seed"] + number
+            path = folder.unit(
+                f"{name}-{number:04d}", *same, facts["questionnaire"], seed, hashes.get(f"batch {number}"), weights
+            )
+            units[f"{name} {number}"] = (path, source, i, *same, settings, work.threads, seed)
+        run_units(_unit, units, work, steps)
+        return [_read(unit[0]) for unit in units.values()]
+
+    with reachable(captured, work.engine, folder.units) as source:
+        batches = organized("batch", source, "")
+    if control is None:
+        return batches, []
+    from headscape.attention.capture import recapture
+
+    work.say("giving the same inputs to random weights")
+    shown = recapture(control, captured, keep=(facts["kind"],))
+    with reachable(shown, work.engine, folder.units) as source:
+        return batches, organized("control", source, control.fingerprint)
+
+
+def _unit(
+    path: Path,
+    source: Capture | Path,
+    i: int,
+    block: str,
+    kind: Kind,
+    settings: Mapping[str, Any],
+    threads: int,
+    seed: int,
+) -> None:
+    """Organize batch i and its null, and write both."""
+    numba.set_num_threads(min(threads, numba.config.NUMBA_NUM_THREADS))  # type: ignore[attr-defined]
+    X = open_capture(source).tensor(i, block, kind)
+    null = _measure(shuffled_rows(X, seed), settings, threads)
+    arrays = _measure(X, settings, threads)
+    arrays |= {f"null_{name}": null[name] for name in ("entropies", "network", "decay", "network_decay", "energy")}
+    roles = role_scores(X).drop(columns=["block", "layer", "head"]) if X.kind == "probs" else pd.DataFrame()
+    arrays |= {f"role/{name}": roles[name].to_numpy(dtype=np.float64) for name in roles}
+    write_arrays(path, arrays, {"roles": json.dumps(list(roles))})
+
+
+def _read(path: Path) -> Arrays:
+    arrays, metadata = read_arrays(path)
+    roles = {f"role/{name}": arrays[f"role/{name}"] for name in json.loads(metadata["roles"])}  # in their own order
+    return {name: array for name, array in arrays.items() if name not in roles} | roles
+
+
+def shuffled_rows(X: AttentionTensor, random_state: int = 0) -> AttentionTensor:
+    """The null: the present entries of every (query, head) row in a random order of keys.
+
+    Rows keep their sums and their values; only where the attention goes is lost.
+    """
+    rng = np.random.default_rng(random_state)
+    values = X.values.copy()
+    for query, present in enumerate(X.present):
+        values[query, present] = rng.permuted(values[query, present], axis=0)
+    return replace(X, values=values)
+
+
+def _measure(X: AttentionTensor, settings: Mapping[str, Any], threads: int) -> dict[str, npt.NDArray[Any]]:
+    """Everything the study keeps of one tensor, as named arrays."""
+    fit = Questionnaire(**settings, n_jobs=threads).fit(X)
+    found = measure_trees(X, fit.trees_) | {
+        "head_distances": np.asarray(fit.distances_[2], dtype=np.float64),
+        "compression": np.array([step.compression for step in fit.history_]),
+        "sketch_error": np.array(fit.sketch_error_),
+    }
+    for name, tree in zip(("query", "key", "head"), fit.trees_, strict=True):
+        found[f"labels_{name}"] = tree.labels.astype(np.int32)
+        found[f"order_{name}"] = tree.order.astype(np.int32)
+    return found
+
+
+def measure_trees(X: AttentionTensor, trees: Sequence[PartitionTree]) -> dict[str, npt.NDArray[Any]]:
+    """What the study keeps of a tensor beside its geometry: entropies, decay curves and energies, given its trees."""
+    entropies = head_entropies(X, trees, N_HEAD_BASIS)
+    network = network_entropy(X, trees, N_NETWORK_BASIS)
+    by_size = decay_curve(X, trees, by="magnitude", per="head", n=N_HEAD_BASIS)
+    natural = [PartitionTree.dyadic(n) for n in X.shape]
+    return {
+        "entropies": entropies[list(ENTROPIES)].to_numpy(dtype=np.float64).T.copy(),
+        "network": network[list(ENTROPIES)].to_numpy(dtype=np.float64),
+        "decay": by_size[[rank for rank in DECAY_RANKS if rank < len(by_size)]].astype(np.float32),
+        "decay_by_support": decay_curve(X, trees, by="support", per="head", n=N_HEAD_BASIS).astype(np.float32),
+        "network_decay": decay_curve(X, trees, by="support", n=N_NETWORK_BASIS).astype(np.float32),
+        "energy": np.array([top_energy(X, tree, constant=False) for tree in (trees, natural)]),
+    }
+
+
+def _induction(model: Model | None, captured: Capture, block: str, seed: int, folder: Folder, work: Work) -> Arrays:
+    """Induction and duplicate-token scores by head; none without a model or where they mean nothing."""
+    if model is None:
+        return {}
+    path = folder.unit("induction", model.fingerprint, seed, block, [str(head) for head in captured.heads(block)])
+    if not path.exists():
+        from headscape.attention.induction import repeated_sequence_scores
+
+        try:
+            scores = repeated_sequence_scores(model, seed=seed)
+        except InputError as error:
+            work.say(f"no induction scores: {error}")
+            return {}
+        heads = captured.heads(block)
+        write_arrays(path, {name: np.array([found[head] for head in heads]) for name, found in scores.items()})
+    found = read_arrays(path)[0]
+    return {name: found[name] for name in ("induction", "duplicate")}
+
+
+def _summarize(
+    captured: Capture,
+    facts: Mapping[str, Any],
+    settings: Mapping[str, Any],
+    batches: Sequence[Arrays],
+    controls: Sequence[Arrays],
+    probes: Arrays,
+) -> OrganizeResult:
+    agreed = consensus_of([found["head_distances"] for found in batches], Questionnaire(**settings))
+    frame = pd.DataFrame(captured.heads(facts["block"]), columns=["block", "layer", "head"])
+    for k, name in enumerate(ENTROPIES):
+        frame[name] = np.mean([found["entropies"][k] for found in batches], axis=0)
+        frame[f"{name}_null"] = np.mean([found["null_entropies"][k] for found in batches], axis=0)
+    names = [name for name in batches[0] if name.startswith("role/")]
+    if names:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", RuntimeWarning)  # a pattern no batch can show (next token) stays NaN
+            means = {
+                name.removeprefix("role/"): np.nanmean([found[name] for found in batches], axis=0) for name in names
+            }
+        roles = pd.DataFrame(means | dict(probes))
+        frame["role"] = assign_roles(roles)
+        frame = pd.concat([frame, roles], axis=1)
+
+    def stack(name: str, of: Sequence[Arrays] = batches) -> npt.NDArray[Any]:
+        return np.array([found[name] for found in of])
+
+    def tree(found: Arrays, axis: str) -> PartitionTree:
+        return PartitionTree.from_labels(found[f"labels_{axis}"], order=found[f"order_{axis}"])
+
+    return OrganizeResult(
+        block=facts["block"],
+        kind=facts["kind"],
+        heads=frame,
+        tree=agreed.tree,
+        distances=agreed.distances,
+        affinity=agreed.affinity,
+        **{name: stack(name) for name in ("entropies", "null_entropies", "network", "null_network")},
+        **{name: stack(name) for name in ("energy", "null_energy", "network_decay", "null_network_decay")},
+        control_energy=stack("energy", controls) if controls else None,
+        control_null_energy=stack("null_energy", controls) if controls else None,
+        control_entropies=stack("entropies", controls) if controls else None,
+        decay=stack("decay").mean(axis=0),
+        null_decay=stack("null_decay").mean(axis=0),
+        decay_by_support=batches[0]["decay_by_support"],
+        compression=np.array([found["compression"][-1] for found in batches]),
+        query_trees=[tree(found, "query") for found in batches],
+        key_trees=[tree(found, "key") for found in batches],
+        settings=dict(facts),
+    )

@@ -1,0 +1,1 @@
+"""How a study is run: units of work, the engines that run them, where results go, and what is reused."""

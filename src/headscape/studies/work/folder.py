@@ -1,0 +1,137 @@
+"""Where a study lives: a folder named by its key, beside the units that all studies of its kind share.
+
+RUN/<study>/<key>/study.json         settings and inputs, written first
+RUN/<study>/<key>/result.json        written last: a study without it is not finished
+RUN/<study>/units/NAME-<key>.*       one unit of work; the key is a digest of everything that can change a byte of it
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+import tempfile
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from headscape.errors import InputError
+from headscape.fingerprints import digest
+from headscape.locks import locked
+from headscape.records import FORMAT
+from headscape.results import Result
+from headscape.runs import Run
+from headscape.storage import write_json
+from headscape.studies.work.how import Work
+
+__all__ = ["Folder", "Kept", "kept_studies", "newest", "study_folder"]
+
+UNITS = "units"
+KEY_LETTERS = 12
+
+
+@dataclass(frozen=True)
+class Folder:
+    """The folder of one study: `path` for its result, `units` for its units of work."""
+
+    study: str
+    key: str
+    path: Path
+    units: Path
+
+    def unit(self, name: str, *facts: Any, ending: str = "safetensors") -> Path:
+        """The file of a unit, named by a digest of `facts`: all settings and inputs that can change a byte of it."""
+        return self.units / f"{name}-{digest(FORMAT, self.study, *facts)[:KEY_LETTERS]}.{ending}"
+
+    def save(self, result: Result) -> None:
+        """Write the result, and with it that the study is finished."""
+        result.save(self.path)
+
+
+@contextmanager
+def study_folder(
+    run: Run | None, study: str, settings: Mapping[str, Any], inputs: Mapping[str, Any], work: Work
+) -> Iterator[Folder]:
+    """The folder of a study, held by this process alone while it works; a temporary one for data in memory.
+
+    Parameters
+    ----------
+    settings
+        What can change a byte of the result: not jobs, engine, threads, memory or scratch space.
+    inputs
+        Content hashes of what the study reads: batches by number, the model's fingerprint.
+
+    Raises
+    ------
+    InputError
+        When another process is at the same study; or with `work.resume` when there is none with these settings.
+    """
+    plain = json.loads(json.dumps({"settings": settings, "inputs": inputs}))
+    key = digest(FORMAT, study, plain)[:KEY_LETTERS]
+    if run is None:
+        with tempfile.TemporaryDirectory(prefix="headscape-") as scratch:
+            yield Folder(study, key, Path(scratch) / key, Path(scratch) / UNITS)
+        return
+    place = run.path.resolve() / study
+    folder = Folder(study, key, place / key, place / UNITS)
+    if work.resume and not folder.path.is_dir():
+        _refuse_other(run, study, plain)
+    with locked(place / f"{key}.lock", f"the study {study} in {run.path}", work.say):
+        if not (folder.path / "study.json").is_file():
+            write_json(folder.path / "study.json", {"format": FORMAT, "study": study, **plain})
+        yield folder
+
+
+def _refuse_other(run: Run, study: str, plain: Mapping[str, Any]) -> None:
+    """With --resume: raise if the study was begun with other settings or inputs, naming the first that differs."""
+    for kept in kept_studies(run, study)[-1:]:
+        for part in ("settings", "inputs"):
+            before, now = kept.facts.get(part, {}), plain[part]
+            for name in sorted(before.keys() | now.keys()):
+                if before.get(name) != now.get(name):
+                    raise InputError(
+                        f"the study {study} in {run.path} cannot be resumed: {name} was {before.get(name)!r} and is "
+                        f"{now.get(name)!r}; without --resume it starts anew, and the earlier one is kept"
+                    )
+
+
+@dataclass(frozen=True)
+class Kept:
+    """A study that is on disk: its kind, its folder, what it was made with, and when it was finished (None: not yet)."""
+
+    study: str
+    path: Path
+    facts: Mapping[str, Any]
+    finished: float | None
+
+    @property
+    def n_bytes(self) -> int:
+        """Size on disk, without the units it shares."""
+        return sum(file.stat().st_size for file in self.path.rglob("*") if file.is_file())
+
+    def delete(self) -> None:
+        """Remove it, and the units when no other study of its kind is left."""
+        shutil.rmtree(self.path)
+        if not [other for other in self.path.parent.iterdir() if (other / "study.json").is_file()]:
+            shutil.rmtree(self.path.parent / UNITS, ignore_errors=True)
+
+
+def kept_studies(run: Run, study: str) -> list[Kept]:
+    """The studies of a kind in a run, unfinished ones first, then by when they were finished."""
+    found = []
+    for file in sorted((run.path / study).glob("*/study.json")):
+        result = file.parent / "result.json"
+        finished = result.stat().st_mtime_ns / 1e9 if result.is_file() else None
+        try:
+            facts = json.loads(file.read_text(encoding="utf-8"))
+        except (OSError, ValueError):
+            facts = {}
+        found.append(Kept(study, file.parent, facts if isinstance(facts, dict) else {}, finished))
+    return sorted(found, key=lambda kept: kept.finished or 0)
+
+
+def newest(run: Run, study: str) -> Kept | None:
+    """The newest finished study of a kind, None if there is none."""
+    found = [kept for kept in kept_studies(run, study) if kept.finished is not None]
+    return found[-1] if found else None

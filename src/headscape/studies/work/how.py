@@ -1,0 +1,92 @@
+"""How to work: who runs the units of a study, with how many threads, and who hears of it. None of it changes a byte."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Protocol, TypedDict, Unpack
+
+from headscape.studies.work.engines import Engine, LocalEngine, engine_of
+
+__all__ = ["How", "Progress", "Say", "Steps", "Work"]
+
+
+class Progress(Protocol):
+    """Called with what is done and what there is to do; one that knows stages also has `stage(name)`."""
+
+    def __call__(self, done: int, total: int, /) -> None:
+        """Say how far it is."""
+
+
+Say = Callable[[str], None]
+"""Called with a line for the user."""
+
+
+class How(TypedDict, total=False):
+    """What every study takes beside its own settings.
+
+    jobs: units at a time. threads: within one unit; by default the cores divided by the jobs. engine: "local", "dask",
+    or an engine of `headscape.studies.work.engines`. resume: raise instead of starting anew where the study was begun
+    with other settings. progress: called with done and total. say: called with lines for the user.
+    """
+
+    jobs: int
+    threads: int | None
+    engine: Engine | str
+    resume: bool
+    progress: Progress
+    say: Say
+
+
+@dataclass(frozen=True)
+class Work:
+    """A record of how to work, passed through a study."""
+
+    engine: Engine = field(default_factory=LocalEngine)
+    asked_threads: int | None = None
+    resume: bool = False
+    progress: Progress = lambda done, total: None
+    say: Say = lambda _: None
+
+    @classmethod
+    def of(cls, **how: Unpack[How]) -> Work:
+        """The record of the options that a study was called with."""
+        options = dict(how)
+        engine = engine_of(how.get("engine", "local"), how.get("jobs", 1))
+        kept = {name: options[name] for name in ("resume", "progress", "say") if name in options}
+        return cls(engine, how.get("threads"), **kept)  # type: ignore[arg-type]
+
+    @property
+    def threads(self) -> int:
+        """Threads within a unit."""
+        return self.engine.threads(self.asked_threads)
+
+    def quietly(self) -> Work:
+        """The same without a bar."""
+        return replace(self, progress=lambda done, total: None)
+
+    def stage(self, name: str, total: int) -> Steps:
+        """Begin a stage of so many steps; the bar shows its name."""
+        begin = getattr(self.progress, "stage", None)
+        if begin is not None:
+            begin(name)
+        return Steps(self.progress, total)
+
+    def started(self, *folders: Path | None) -> AbstractContextManager[None]:
+        """Have the engine ready for units that work on these folders; None stands for data that are only in memory."""
+        return self.engine.started(list(folders), self.say)
+
+
+class Steps:
+    """Counts steps for the progress bar."""
+
+    def __init__(self, progress: Progress, total: int) -> None:
+        self._progress, self._total, self._done = progress, total, 0
+        progress(0, total)
+
+    def one(self) -> None:
+        """One more is done."""
+        self._done += 1
+        self._progress(self._done, self._total)

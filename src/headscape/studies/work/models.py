@@ -1,0 +1,80 @@
+"""The model of a run: loaded in one place, as it was captured, and checked to be the same."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from headscape.captures import Capture
+from headscape.errors import InputError
+from headscape.runs import Run
+from headscape.studies.work.how import Say
+
+if TYPE_CHECKING:
+    from headscape.attention.models import Model
+
+__all__ = ["Loader", "models_of"]
+
+
+@dataclass(frozen=True)
+class Loader:
+    """Loads the model of a run: where to put it, in which number type (None: as captured), and whether to go online."""
+
+    device: str = "auto"
+    weights: str | None = None
+    online: bool = False
+    say: Say = lambda _: None
+
+    def model(self, run: Run, random_init: int | None = None) -> Model:
+        """The model of a run, or its architecture with weights drawn from the seed `random_init`.
+
+        Raises
+        ------
+        InputError
+            The run was imported and has no model; the model is not there any more, or its weights are others now.
+        """
+        from headscape.attention.models import load_model
+
+        source = run.model_source
+        if source is None:
+            raise InputError(f"{run.path} was imported: there is no model; capture one for what needs it")
+        dtype = self.weights or str(run.meta["model"].get("dtype", "float32"))
+        options = {"device": self.device, "dtype": dtype, "online": self.online, "say": self.say}
+        model = load_model(source, random_init=random_init, **options)  # type: ignore[arg-type]
+        captured = run.meta["model"].get("fingerprint")
+        if random_init is None and captured is not None and model.fingerprint != captured:
+            raise InputError(
+                f"{source} is not the model that {run.path} was captured from: its weights have SHA-256 "
+                f"{model.fingerprint[:12]}..., the run's {str(captured)[:12]}...; capture again, or put the old ones back"
+            )
+        return model
+
+    def model_or_none(self, run: Run, without: str) -> Model | None:
+        """The model of a run, or None with a line that says what is left out (`without`) and why."""
+        if run.model_source is None:
+            return None
+        try:
+            return self.model(run)
+        except InputError as error:
+            self.say(f"{without}: {error}")
+            return None
+
+
+def models_of(
+    captured: Capture, model: Model | bool | None, control: Model | bool | None, loader: Loader, seed: int, without: str
+) -> tuple[Model | None, Model | None]:
+    """The model and the control a study is to use: those given; for True the run's own, and its random weights.
+
+    A study that can do without its model goes on when it cannot be loaded, and says what is left out (`without`); a
+    control that was asked for is not left out silently.
+    """
+    if control is True and captured.run is None:
+        raise InputError("random weights need a run of a model; these are arrays in memory: give control=")
+    own = model or None
+    if model is True:
+        own = None if captured.run is None else loader.model_or_none(captured.run, without)
+    other = control or None
+    if control is True:
+        assert captured.run is not None
+        other = loader.model(captured.run, random_init=seed)
+    return own, other  # type: ignore[return-value]

@@ -1,0 +1,72 @@
+"""Verdicts: holds, does not hold, cannot tell. The only place that decides, by a rule that is printed."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from headscape.intervals import Interval, exactly
+
+__all__ = ["Judgement", "Verdict", "cannot_tell", "judge"]
+
+Verdict = Literal["holds", "does not hold", "cannot tell"]
+
+
+@dataclass(frozen=True)
+class Judgement:
+    """A verdict and the rule or reason behind it, as a reader should see it."""
+
+    verdict: Verdict
+    why: str
+
+
+def cannot_tell(why: str) -> Judgement:
+    """Nothing can be said, for a reason: too few inputs, below numerical precision, control missing."""
+    return Judgement("cannot tell", why)
+
+
+def judge(
+    statistic: Interval,
+    *,
+    above: Interval | float | None = None,
+    below: Interval | float | None = None,
+    control: str = "",
+    floor: float | None = None,
+) -> Judgement:
+    """Hold a statistic against its control: it holds where the intervals are apart on the claimed side.
+
+    Parameters
+    ----------
+    statistic
+        What was measured. For paired inputs give the paired difference, and 0 as the control.
+    above, below
+        The claim is that the statistic lies above or below this control (one of the two): an interval, or a number
+        that is known. It does not hold where the statistic lies entirely on the other side, and cannot be told where
+        the intervals overlap or one of them is missing.
+    control
+        What the control is, for the printed rule.
+    floor
+        The precision of the arithmetic: a statistic whose size is below it says nothing.
+
+    >>> judge(Interval(0.9, 0.8, 1.0, 8), above=0.5, control="chance")
+    Judgement(verdict='holds', why='0.9 [0.8, 1] (n = 8) lies above 0.5 (chance)')
+    >>> judge(Interval(0.9, 0.8, 1.0, 8), above=Interval(0.95, 0.85, 1.05, 8), control="rows shuffled").verdict
+    'cannot tell'
+    >>> judge(Interval(0.9), above=0.5).verdict
+    'cannot tell'
+    """
+    if (above is None) == (below is None):
+        raise ValueError("a claim is that a statistic lies above its control or below it: give one of the two")
+    given = above if above is not None else below
+    other = given if isinstance(given, Interval) else exactly(float(given))  # type: ignore[arg-type]
+    name = f"{other}" + (f" ({control})" if control else "")
+    if floor is not None and abs(statistic.value) < floor:
+        return cannot_tell(f"{statistic.value:.2g} lies below the numerical precision of {floor:.2g}")
+    for what, one in (("", statistic), (f"{control or 'the control'}: ", other)):
+        if not one.known:
+            return cannot_tell(f"{what}{one.why or 'too few inputs for an interval'} (n = {one.n})")
+    higher, lower = statistic.low > other.high, statistic.high < other.low
+    if not (higher or lower):
+        return cannot_tell(f"{statistic} and {name} overlap")
+    side = "above" if higher else "below"
+    return Judgement("holds" if higher == (above is not None) else "does not hold", f"{statistic} lies {side} {name}")

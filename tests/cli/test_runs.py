@@ -1,0 +1,157 @@
+import json
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+import headscape as hs
+from headscape.cli import main
+from tiny import attention
+
+
+def headscape(*arguments, cwd=None, check=None):
+    done = subprocess.run(
+        [sys.executable, "-c", "from headscape.cli import main; main()", *map(str, arguments)],
+        capture_output=True,
+        text=True,
+        cwd=cwd,
+        stdin=subprocess.DEVNULL,
+    )
+    if check is not None:
+        assert done.returncode == check, done.stderr
+    return done
+
+
+def one_line_error(done, code):
+    assert done.returncode == code, (done.stdout, done.stderr)
+    lines = [line for line in done.stderr.splitlines() if line.strip()]
+    assert len(lines) == 1 and lines[0].startswith("error: "), done.stderr
+    return lines[0]
+
+
+@pytest.fixture(scope="module")
+def tiny(tmp_path_factory):
+    """A folder with a tiny Llama and the tokenizer of a bundled model cut to its vocabulary."""
+    import transformers
+    from tokenizers import Tokenizer, models, pre_tokenizers
+
+    from zoo import make
+
+    folder = tmp_path_factory.mktemp("tiny") / "llama"
+    make("llama").save_pretrained(folder)
+    words = {f"w{i}": i for i in range(99)} | {"[UNK]": 99}
+    tokenizer = Tokenizer(models.WordLevel(words, unk_token="[UNK]"))
+    tokenizer.pre_tokenizer = pre_tokenizers.Whitespace()
+    transformers.PreTrainedTokenizerFast(tokenizer_object=tokenizer, unk_token="[UNK]").save_pretrained(folder)
+    text = folder.parent / "text.txt"
+    text.write_text(" ".join(f"w{i % 97}" for i in range(400)))
+    return folder, text
+
+
+def test_capture_writes_a_run_that_can_be_listed_and_deleted(tiny, tmp_path):
+    folder, text = tiny
+    done = headscape(
+        "capture",
+        folder,
+        "--text",
+        text,
+        "--tokens",
+        16,
+        "--batches",
+        3,
+        "--out",
+        "runs/a",
+        "--json",
+        cwd=tmp_path,
+        check=0,
+    )
+    facts = json.loads(done.stdout)
+    assert facts["batches"] == 3 and facts["shape of a batch"] == [16, 16, 8] and facts["parity"] == 0
+    assert "memory" in done.stderr and "storage" in done.stderr
+    assert hs.open_capture(tmp_path / "runs" / "a").tensor(2).query_tokens[0].startswith("w")
+    listed = json.loads(headscape("runs", "list", "runs", "--json", cwd=tmp_path, check=0).stdout)
+    assert [run["batches"] for run in listed] == [3]
+    assert "runs/a" in headscape("runs", cwd=tmp_path, check=0).stdout
+    headscape("runs", "delete", "runs/a", "--yes", cwd=tmp_path, check=0)
+    assert not (tmp_path / "runs" / "a").exists()
+
+
+def test_the_same_seed_gives_the_same_bytes(tiny, tmp_path):
+    folder, text = tiny
+    for out in ("a", "b"):
+        headscape(
+            "capture", folder, "--text", text, "--tokens", 16, "--batches", 2, "--out", out, "-q", cwd=tmp_path, check=0
+        )
+    for name in ("batch-0000.safetensors", "batch-0001.safetensors"):
+        assert (tmp_path / "a/attention" / name).read_bytes() == (tmp_path / "b/attention" / name).read_bytes()
+
+
+def test_check_prints_the_parity_table(tiny):
+    done = headscape("check", tiny[0], check=0)
+    assert "largest difference" in done.stdout and "ok" in done.stdout and "interface" in done.stdout
+
+
+def test_models_lists_what_is_bundled():
+    entries = json.loads(headscape("models", "--json", check=0).stdout)
+    assert {e["name"] for e in entries} == {"smollm2-135m", "minilm-l6", "gemma3-270m", "mpnet-base", "vit-fmnist"}
+
+
+def test_import_makes_a_run(tmp_path):
+    np.save(tmp_path / "a.npy", attention())
+    done = headscape("import", "a.npy", "--layout", "layer,head,query,key", cwd=tmp_path, check=0)
+    assert "causal" in done.stdout
+    assert hs.open_capture(tmp_path / "runs" / "a").tensor(0).shape == (5, 5, 6)
+
+
+def test_mistakes_are_one_line_and_exit_code_two(tiny, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    folder, text = tiny
+    (tmp_path / "empty.txt").write_text("")
+    (tmp_path / "short.txt").write_text("w1 w2")
+    (tmp_path / "nothing").mkdir()
+    base = ["capture", folder, "--out", "run", "--tokens", "16"]
+    for arguments, message in [
+        (["capture", "smollm2-135n"], "did you mean smollm2-135m"),
+        (["capture", "no/such"], "not in the local hub cache"),
+        (["capture", tmp_path / "nothing", "--text", text], "holds no weights"),
+        ([*base, "--text", "missing.txt"], "no file or folder"),
+        ([*base, "--text", "empty.txt"], "the text is empty"),
+        ([*base, "--text", "short.txt"], "longest text has 2 tokens, a window needs 16"),
+        ([*base, "--text", text, "--tokens", "9999"], "takes at most 2048"),
+        ([*base, "--text", text, "--images", text], "either --text or --images"),
+        ([*base, "--text", text, "--layers", "a-b"], "not a list of numbers"),
+        ([*base, "--text", text, "--keep", "everything"], "keep is a selection"),
+        (["import", "none.npy"], "no file"),
+        (["import", "short.txt", "--kind", "logits"], "not one of probs, scores"),
+        (["runs", "delete", "nothing", "--yes"], "not a run directory"),
+        (["models", "--get", "nope"], "no bundled model"),
+        (["check", "missing.gguf"], "no file"),
+    ]:
+        monkeypatch.setattr(sys, "argv", ["headscape", *map(str, arguments)])
+        with pytest.raises(SystemExit) as stopped:
+            main()
+        printed = capsys.readouterr()
+        done = subprocess.CompletedProcess(arguments, stopped.value.code, printed.out, printed.err)
+        assert message in one_line_error(done, 2)
+        assert not (tmp_path / "run").exists()
+
+
+def test_a_failure_of_ours_is_one_line_and_exit_code_one(tmp_path):
+    np.save(tmp_path / "a.npy", attention())
+    headscape("import", "a.npy", "--layout", "layer,head,query,key", "--out", "run", cwd=tmp_path, check=0)
+    code = (
+        "import headscape.captures as c, headscape.cli as cli, sys\n"
+        "def fail(*a, **k): raise KeyError('inner')\n"
+        "c.import_array = fail\n"
+        "sys.argv = ['headscape', 'import', 'a.npy']\n"
+        "cli.main()\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=tmp_path)
+    assert "a failure of ours" in one_line_error(done, 1)
+
+
+def test_help_has_an_example_for_every_command():
+    for command in ("demo", "models", "check", "capture", "import", "runs list", "runs delete"):
+        done = headscape(*command.split(), "--help", check=0)
+        assert "Example" in done.stdout, command

@@ -1,0 +1,199 @@
+from dataclasses import replace
+
+import numpy as np
+import pandas as pd
+import pytest
+
+import headscape as hs
+from headscape.studies import load_results
+from headscape.studies.organize.result import ENTROPIES, OrganizeResult
+from headscape.studies.organize.study import organize, shuffled_rows
+from headscape.studies.work.folder import kept_studies, newest
+
+
+def planted_batches(n_batches=3, noise=1.0, shape=(32, 32, 16)):
+    """The same hidden groups of heads in every batch, the rest drawn anew; as (batch, head, query, key)."""
+    rng = np.random.default_rng(0)
+    groups = np.repeat(np.arange(4), shape[2] // 4)
+    batches = []
+    for _ in range(n_batches):
+        profiles = rng.standard_normal((4, *shape[:2]))
+        scores = 2 * profiles[groups] + noise * rng.standard_normal((shape[2], *shape[:2]))
+        scores = np.where(np.tri(*shape[:2], dtype=bool), scores, -np.inf)
+        weights = np.exp(scores - scores.max(axis=-1, keepdims=True))
+        batches.append(weights / weights.sum(axis=-1, keepdims=True))
+    return np.array(batches, dtype=np.float32), groups
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("organize")
+    batches, groups = planted_batches()
+    np.save(folder / "a.npy", batches)
+    hs.import_array(folder / "a.npy", folder / "run", layout="batch,head,query,key", dtype="float32")
+    return folder / "run", groups
+
+
+def test_the_null_keeps_rows_and_loses_places():
+    X = hs.AttentionTensor(planted_batches(1)[0][0].transpose(1, 2, 0), mask="causal")
+    null = shuffled_rows(X, 3)
+    assert not null.values[~X.present].any()
+    np.testing.assert_array_equal(np.sort(null.values, axis=1), np.sort(X.values, axis=1))
+    assert not np.array_equal(null.values, X.values)
+    assert not np.array_equal(shuffled_rows(X, 4).values, null.values)
+    np.testing.assert_array_equal(shuffled_rows(X, 3).values, null.values)
+    # heads are shuffled apart: the same keys no longer line up
+    assert np.corrcoef(null.values[20, :21, 0], null.values[20, :21, 1])[0, 1] < 0.9
+
+
+def test_the_null_is_no_more_stable_than_itself(run):
+    path, _ = run
+    result = organize(path)
+    same = replace(result, entropies=result.null_entropies)
+    for finding in same.findings():
+        if finding.claim == "organize.stability":
+            assert finding.verdict == "cannot tell", finding
+
+
+def test_the_consensus_tree_finds_the_planted_groups(run):
+    from sklearn.metrics import adjusted_rand_score
+
+    path, groups = run
+    result = organize(path)
+    best = max(adjusted_rand_score(groups, result.tree.level(level)) for level in range(result.tree.n_levels))
+    assert best == 1.0
+    assert result.effect.low > 1
+    assert result.to_frame().shape[0] == 16 and {"l1_top", "l1_rel_null", "role"} <= set(result.to_frame())
+
+
+def test_entropies_are_those_of_the_batch_on_its_own_trees(run):
+    path, _ = run
+    result = organize(path)
+    X = hs.open_capture(path).tensor(1)
+    fit = hs.Questionnaire().fit(X)
+    own = hs.head_entropies(X, fit.trees_)
+    np.testing.assert_allclose(result.entropies[1], own[list(ENTROPIES)].to_numpy().T, rtol=1e-12)
+    np.testing.assert_array_equal(result.query_trees[1].order, fit.orders_.query)
+
+
+def test_saved_and_loaded_results_are_equal(run):
+    path, _ = run
+    result = organize(path)
+    loaded = OrganizeResult.load(path / "organize")
+    assert loaded.tree == result.tree and loaded.settings == result.settings
+    assert loaded.query_trees == result.query_trees and loaded.key_trees == result.key_trees
+    np.testing.assert_array_equal(loaded.entropies, result.entropies)
+    assert [f.text for f in loaded.findings()] == [f.text for f in result.findings()]
+    assert [f.id for f in loaded.figures()] == [f.id for f in result.figures()]
+    pd.testing.assert_frame_equal(loaded.to_frame(), result.to_frame())
+    (again,) = load_results(hs.Run.open(path))
+    assert isinstance(again, OrganizeResult)
+
+
+def test_any_number_of_jobs_and_threads_gives_the_same_bytes(run, tmp_path):
+    import shutil
+
+    path, _ = run
+    files = {}
+    for i, (jobs, threads) in enumerate([(1, 1), (1, 2), (2, 1)]):
+        copy = tmp_path / str(i)
+        shutil.copytree(path, copy, ignore=shutil.ignore_patterns("organize"))
+        organize(copy, jobs=jobs, threads=threads)
+        found = sorted(p for p in (copy / "organize").rglob("*") if p.is_file())
+        files[i] = {str(p.relative_to(copy)): p.read_bytes() for p in found}
+    assert files[0].keys() == files[1].keys() == files[2].keys()
+    for name in files[0]:
+        assert files[0][name] == files[1][name] == files[2][name], name
+
+
+def test_a_finished_batch_is_not_done_again_and_other_settings_have_a_folder_of_their_own(run, tmp_path):
+    import shutil
+
+    path, _ = run
+    copy = tmp_path / "run"
+    shutil.copytree(path, copy)
+    organize(copy)
+    (first,) = (copy / "organize" / "units").glob("batch-0000-*")
+    (second,) = (copy / "organize" / "units").glob("batch-0001-*")
+    before = first.stat().st_mtime_ns
+    second.unlink()
+    organize(copy)
+    assert first.stat().st_mtime_ns == before and second.exists()
+    (kept,) = kept_studies(hs.Run.open(copy), "organize")
+    result = (kept.path / "result.json").read_bytes()
+    organize(copy, questionnaire=hs.Questionnaire(n_iter=1))
+    assert first.stat().st_mtime_ns == before and (kept.path / "result.json").read_bytes() == result
+    earlier, later = kept_studies(hs.Run.open(copy), "organize")
+    assert earlier.path == kept.path and newest(hs.Run.open(copy), "organize") == later
+    assert hs.open_result(copy, "organize").settings["questionnaire"]["n_iter"] == 1
+    assert hs.open_result(copy, "organize", kept.path.name[:6]).settings["questionnaire"]["n_iter"] == 3
+
+
+def test_findings_say_what_the_numbers_say(run):
+    path, _ = run
+    result = organize(path)
+    texts = [finding.text for finding in result.findings()]
+    figures = {figure.id for figure in result.figures()}
+    assert all(finding.figure in figures for finding in result.findings() if finding.figure)
+    structure = next(f for f in result.findings() if f.claim == "organize.structure")
+    assert structure.verdict == "holds" and "more structure than its null" in structure.text
+    assert f"{result.energy[:, 0].mean():.3f}" in next(text for text in texts if "null" in text and "energy" in text)
+
+
+def test_noise_does_not_beat_its_null(tmp_path):
+    rng = np.random.default_rng(5)
+    scores = rng.standard_normal((12, 12, 32, 32))
+    weights = np.exp(scores)
+    np.save(tmp_path / "noise.npy", weights / weights.sum(axis=-1, keepdims=True))
+    hs.import_array(tmp_path / "noise.npy", tmp_path / "run", layout="batch,head,query,key", dtype="float32")
+    result = organize(tmp_path / "run")
+    assert result.effect.low < 1.02 and result.effect.value == pytest.approx(1, abs=0.05)
+    assert result.stability["l1_all"].w_p > 0.001
+
+
+def test_random_weights_are_a_control(tmp_path, load):
+    model = load("vit-fmnist")
+    hs.capture(model, hs.sample_images(), batches=2, out=tmp_path / "run")
+    control = hs.load_model("vit-fmnist", device="cpu", random_init=1)
+    result = organize(tmp_path / "run", control=control)
+    assert result.control_energy.shape == (2, 2)
+    assert any("random weights" in f.text for f in result.findings())
+    loaded = OrganizeResult.load(tmp_path / "run" / "organize")
+    np.testing.assert_array_equal(loaded.control_energy, result.control_energy)
+
+
+def test_a_capture_in_memory_and_small_networks(load):
+    cap = hs.capture(load("vit-fmnist"), hs.sample_images(), batches=2, heads=[(0, 0)])
+    result = organize(cap)
+    assert len(result.to_frame()) == 1 and result.figures() and result.findings()
+    cap = hs.capture(load("vit-fmnist"), hs.sample_images(), batches=1, layers=[2])
+    result = organize(cap)
+    (stable,) = [f for f in result.findings() if "stable" in f.text]
+    assert stable.verdict == "cannot tell" and "one batch" in stable.text
+
+
+def test_wrong_requests(run):
+    path, _ = run
+    with pytest.raises(hs.InputError, match="jobs must be at least 1"):
+        organize(path, jobs=0)
+    with pytest.raises(hs.InputError, match="scores were not captured"):
+        organize(path, kind="scores")
+    with pytest.raises(hs.InputError, match="no block"):
+        organize(path, block="decoder")
+
+
+def test_a_damaged_result_is_said_and_not_raised(run, tmp_path):
+    import shutil
+
+    path, _ = run
+    organize(path)
+    copy = tmp_path / "run"
+    shutil.copytree(path, copy)
+    (kept,) = kept_studies(hs.Run.open(copy), "organize")
+    (kept.path / "result.safetensors").write_bytes(b"no")
+    (name, reason) = load_results(hs.Run.open(copy))[0]
+    assert name == "organize" and "is damaged" in str(reason)
+    (kept.path / "result.json").unlink()
+    assert "not finished" in load_results(hs.Run.open(copy))[0][1]
+    shutil.rmtree(copy / "organize")
+    assert "not run yet" in load_results(hs.Run.open(copy))[0][1]

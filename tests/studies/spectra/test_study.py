@@ -1,0 +1,212 @@
+"""The spectra study: what it says of a model's weights, and of weights whose truth is planted."""
+
+import numpy as np
+import pytest
+import torch
+from typer.testing import CliRunner
+
+import headscape as hs
+from headscape.attention.weights import parts_of, put, read
+from headscape.cli import spectra as command
+from headscape.cli.shared import app
+from headscape.report.drawing import draw
+from headscape.report.gather import gather
+from headscape.report.pictures import picture
+from headscape.runs import Run
+from headscape.statistics.edits import flatten, truncate
+from headscape.statistics.spectra import describe_spectrum, singular_values
+from headscape.studies.spectra.result import SpectraResult
+from headscape.studies.spectra.study import spectra
+from zoo import make
+
+
+def llama(seed=0, layers=3):
+    """Large enough that noise follows the law, small enough for a test."""
+    import transformers as T
+
+    torch.manual_seed(seed)
+    config = T.LlamaConfig(
+        hidden_size=96,
+        intermediate_size=192,
+        num_hidden_layers=layers,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        vocab_size=50,
+        pad_token_id=0,
+    )
+    return hs.wrap_module(T.LlamaForCausalLM(config).eval(), name=f"llama-{seed}")
+
+
+@pytest.fixture(scope="module")
+def done(tmp_path_factory):
+    model = llama()
+    run = Run.create(tmp_path_factory.mktemp("spectra") / "run", config={"kind": "weights"}, model={}, inputs={})
+    return model, run, spectra(model, run, control=llama(1), rotations=199)
+
+
+def test_every_matrix_and_head_is_there(done):
+    model, _, result = done
+    assert len(result.matrices) == 3 * 7 and result.kinds == ["q", "k", "v", "o", "gate", "up", "down"]
+    assert len(result.heads) == 3 * 4 and result.rotary
+    for i, part in enumerate(parts_of(model)[0]):
+        W = read(model, part).astype(np.float64)
+        np.testing.assert_allclose(result.values[f"matrix/{i:04d}"], np.linalg.svd(W, compute_uv=False), rtol=1e-6)
+        row = result.matrices.iloc[i]
+        assert (row["kind"], row["layer"], row["module"]) == (part.kind, part.layer, part.module)
+        expected = describe_spectrum(singular_values(W), W.shape)
+        assert all(row[name] == pytest.approx(value) for name, value in expected.items())
+    assert result.values["head/k/decoder.1"].shape == (2, 24) and result.values["head/o/decoder.1"].shape == (4, 24)
+
+
+def test_grouped_heads_use_the_key_of_their_group(done):
+    model, _, result = done
+    q, k = (next(p for p in parts_of(model)[0] if (p.kind, p.layer) == (kind, 2)) for kind in ("q", "k"))
+    Q, K = q.by_head(read(model, q).astype(float)), k.by_head(read(model, k).astype(float))
+    for h in range(4):
+        row = result.heads[(result.heads["layer"] == 2) & (result.heads["head"] == h)].iloc[0]
+        C, other = Q[h].T @ K[h // 2], Q[h].T @ K[1 - h // 2]
+        norms = np.linalg.norm(Q[h]) * np.linalg.norm(K[h // 2]) / np.sqrt(96 * 24)
+        assert row["z"] == pytest.approx(np.trace(C) / norms)
+        assert row["z_other"] == pytest.approx(
+            np.trace(other) / (np.linalg.norm(Q[h]) * np.linalg.norm(K[1 - h // 2]) / np.sqrt(96 * 24))
+        )
+        sym = ((C + C.T) ** 2).sum() / 4 / (C**2).sum()
+        s = np.linalg.svd(C, compute_uv=False)
+        assert row["symmetric"] == pytest.approx(sym)
+        assert row["score_rank"] == pytest.approx((s**2).sum() ** 2 / (s**4).sum())
+
+
+def test_untrained_weights_look_random(done):
+    _, _, result = done
+    holds = {finding.figure: finding.holds for finding in result.findings()}
+    assert holds["alignment"] is True  # like random matrices
+    assert holds["evenness"] is False  # queries and keys are no sparser than values
+    assert (result.matrices["evenness"] - 1).abs().max() < 0.05
+    assert max(result.share_outside(kind) for kind in result.kinds) < 0.01
+    assert (result.heads["symmetric"] - 0.5).abs().max() < 0.05
+
+
+def planted():
+    """Queries and keys truncated and aligned, values flattened: both claims of the thesis get their answer."""
+    model = llama(2)
+    changed = []
+    for part in parts_of(model)[0]:
+        if part.kind == "q":
+            queries = part.by_head(read(model, part))
+            small = np.stack([truncate(w, rank=6) for w in queries])
+            changed.append((part, part.joined(small), None))
+            shared = small[::2]
+        elif part.kind == "k":
+            changed.append((part, part.joined(0.5 * shared), None))
+        elif part.kind == "v":
+            changed.append((part, flatten(read(model, part)), None))
+    return model, changed
+
+
+def test_planted_truths_are_found():
+    model, changed = planted()
+    with put(model, changed):
+        result = spectra(model, None, rotations=199)
+    holds = {finding.figure: finding.holds for finding in result.findings()}
+    assert holds["evenness"] is True and holds["alignment"] is False
+    assert holds["energy"] is True  # truncation takes energy from queries and keys
+    first = result.heads[result.heads["head"] % 2 == 0]
+    assert (first["z"] > 10).all() and (first["p"] == 1 / 200).all() and (first["symmetric"] > 0.999).all()
+    assert (result.heads["score_rank"] < 6.01).all()
+    sparser = result.difference("q", "v", "evenness")
+    assert sparser.high < -0.3
+    assert "at initialisation" not in " ".join(f.text for f in result.findings())  # no control was given
+
+
+def test_a_result_is_kept_and_a_killed_study_goes_on(done):
+    model, run, result = done
+    again = SpectraResult.load(run.path / "spectra")
+    assert [f.text for f in again.findings()] == [f.text for f in result.findings()]
+    np.testing.assert_array_equal(again.values["matrix/0003"], result.values["matrix/0003"])
+    units = sorted((run.path / "spectra").glob("*layer-*"))
+    assert len(units) == 6
+    before = {path: path.read_bytes() for path in units}
+    stamps = {path: path.stat().st_mtime_ns for path in units}
+    units[1].unlink()
+    two = spectra(model, run.path, control=llama(1), rotations=199, jobs=2)
+    assert {path: path.read_bytes() for path in units} == before  # jobs change no byte
+    assert [p for p in units if p.stat().st_mtime_ns != stamps[p]] == [units[1]]
+    assert two.heads.equals(result.heads)
+    said = []
+    spectra(llama(5), run, rotations=9, say=said.append)
+    assert "other settings" in said[0]
+    spectra(model, run, control=llama(1), rotations=199)  # as it was, for the tests that follow
+
+
+def test_every_figure_can_be_drawn(done):
+    _, _, result = done
+    scene = gather([result])
+    section = scene.sections[0]
+    assert not section.problems and len(section.rows) == 12
+    for spec in section.figures:
+        if spec.kind != "table":
+            assert draw(spec, section, scene.heads) is not None and picture(spec, section)
+    assert {f.figure for f in section.findings if f.figure} <= {spec.id for spec in section.figures}
+
+
+@pytest.mark.parametrize("name", ["gpt2", "bert", "t5", "bloom", "gpt-oss"])
+def test_other_families(name):
+    result = spectra(hs.wrap_module(make(name)), None, rotations=9)
+    assert np.isfinite(result.heads[["z", "p", "symmetric"]].to_numpy()).all()
+    blocks = set(result.heads["block"])
+    assert blocks == ({"encoder", "decoder", "decoder.cross"} if name == "t5" else blocks)
+    assert bool(result.notes) == (name == "gpt-oss")
+    assert result.rotary == (name == "gpt-oss")
+    assert [spec.id for spec in result.figures()]
+
+
+def test_what_cannot_be_asked(tmp_path):
+    with pytest.raises(hs.InputError, match="at least 1"):
+        spectra(llama(layers=1), rotations=0)
+    broken = llama(layers=1)
+    broken.module.model.layers[0].self_attn.k_proj.weight.data[2, 1] = float("nan")
+    with pytest.raises(hs.InputError, match=r"weight model\.layers\.0\.self_attn\.k_proj\.weight holds NaN"):
+        spectra(broken)
+
+    class Own(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.mix = torch.nn.Linear(8, 24)
+
+        def forward(self, x):
+            q, k, v = self.mix(x).reshape(1, 4, 3, 2, 4).permute(2, 0, 3, 1, 4)
+            return torch.softmax(q @ k.transpose(-1, -2), dim=-1) @ v
+
+    class Net(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.attention = Own()
+
+        def forward(self, x):
+            return self.attention(x)
+
+    strange = hs.wrap_module(Net(), attention=["attention"], example=torch.randn(1, 4, 8))
+    with pytest.raises(hs.InputError, match="no query and key maps of Net are understood"):
+        spectra(strange)
+    assert command.spectra
+    np.save(tmp_path / "a.npy", np.full((2, 2, 1), 0.5))
+    hs.import_array(tmp_path / "a.npy", tmp_path / "run")
+    for arguments, message in (
+        ([str(tmp_path / "run")], "was imported: there are no weights to look at"),
+        ([str(tmp_path / "run"), "--out", "x"], "leave --out away"),
+        (["no-such-model"], "no-such-model"),
+    ):
+        result = CliRunner().invoke(app, ["spectra", *arguments])
+        assert isinstance(result.exception, hs.InputError) and message in str(result.exception)
+
+
+@pytest.mark.models
+def test_the_command_on_a_model(tmp_path):
+    out = tmp_path / "run"
+    result = CliRunner().invoke(
+        app, ["spectra", "minilm-l6", "--out", str(out), "--rotations", "99", "--no-control", "-q"]
+    )
+    assert result.exit_code == 0, result.output
+    assert "sparser" in result.output and (out / "spectra" / "result.json").is_file()
+    kept = SpectraResult.load(out / "spectra")
+    assert len(kept.heads) == 72 and (kept.heads["z"].abs() > 3).sum() > 50
