@@ -4,7 +4,7 @@ import pytest
 import headscape as hs
 from headscape.attention.samples import samples_of
 from headscape.pruning import ablation
-from headscape.pruning.ablation import Ablations, leave_one_out, leave_one_out_naively
+from headscape.pruning.ablation import Ablations, leave_one_out
 from headscape.pruning.compensation import folded, folds_of, moments_on
 from headscape.pruning.judges import LossJudge
 from tiny import Letters
@@ -19,7 +19,9 @@ def test_starting_from_a_layer_gives_the_loss_of_the_whole_pass(name):
     samples, _ = samples_of(model, TEXT, 12)
     heads = [head for site in model.sites for head in site.heads]
     shared = leave_one_out(Ablations(LossJudge(model, samples)), heads)
-    np.testing.assert_allclose(shared, leave_one_out_naively(LossJudge(model, samples), heads), atol=1e-6)
+    np.testing.assert_allclose(
+        shared, leave_one_out(Ablations(LossJudge(model, samples), share=False), heads), atol=1e-6
+    )
     for head in (heads[0], heads[-1]):
         with hs.ablate(model, [head]):
             whole = hs.loss(model, TEXT, tokens=12)
@@ -72,5 +74,5 @@ def test_outputs_too_large_to_keep_are_given_up(monkeypatch):
     kept = Ablations(LossJudge(model, samples)).loss(head).values
     monkeypatch.setattr(ablation, "SHARED_BYTES", 100)
     given_up = Ablations(LossJudge(model, samples))
-    assert given_up._layers is None and not given_up._outputs
+    assert given_up._stack is None and not given_up._outputs
     np.testing.assert_allclose(given_up.loss(head).values, kept, atol=1e-6)

@@ -1,4 +1,4 @@
-"""What the Gaussian study sees of a model: each layer's queries and keys before rotation, values, maps and outputs."""
+"""Watch a forward pass: each layer's queries and keys before rotation, values, maps and outputs; states by depth."""
 
 from __future__ import annotations
 
@@ -17,6 +17,7 @@ from headscape.attention.intervene import scale_scores
 from headscape.attention.projections import output_projections
 from headscape.attention.samples import Sample
 from headscape.attention.sites import Site, run
+from headscape.attention.stack import stack_of
 from headscape.attention.tapping import tapped, way_of
 from headscape.attention.taps import AttentionCall, Tap
 from headscape.attention.weights import check_weights
@@ -25,7 +26,7 @@ from headscape.errors import HeadscapeError, InputError
 if TYPE_CHECKING:
     from headscape.attention.models import Model
 
-__all__ = ["LayerData", "depth_states", "joined", "stack_of", "watch_layers"]
+__all__ = ["LayerData", "depth_states", "joined", "layers_and_outputs", "watch_layers"]
 
 Array = npt.NDArray[Any]
 OFF = 1e-3
@@ -236,25 +237,17 @@ def watch_layers(
 # --- versions of a model, by depth -----------------------------------------------------------------------------------
 
 
-def stack_of(model: Model) -> list[tuple[nn.Module, nn.Module]]:
+def layers_and_outputs(model: Model) -> list[tuple[nn.Module, nn.Module]]:
     """The layers of a model that is one stack, each with the output projection of its attention.
 
     Raises an `InputError` for a model of several stacks, or with layers that have no attention or more than one.
     """
-    modules = dict(model.module.named_modules())
-    outputs = output_projections(model)
-    found: dict[str, str] = {}
-    for site in model.sites:
-        parts = site.name.split(".")
-        ends = [end for end in range(1, len(parts)) if isinstance(modules[".".join(parts[:end])], nn.ModuleList)]
-        name = ".".join(parts[: ends[0] + 1]) if ends else ""
-        if not name or name in found:
-            raise InputError(f"{model.source} is not one stack of layers with one attention each")
-        found[name] = outputs[site.name]
-    parents = {name.rpartition(".")[0] for name in found}
-    if len(parents) > 1 or len(found) != len(list(modules[parents.copy().pop()].children())):
+    stack = stack_of(model)
+    if stack is None or not stack.one_attention_each:
         raise InputError(f"{model.source} is not one stack of layers with one attention each")
-    return [(modules[name], modules[output]) for name, output in found.items()]
+    modules = dict(model.module.named_modules())
+    outputs = {stack.place[site]: modules[output] for site, output in output_projections(model).items()}
+    return [(layer, outputs[number]) for number, layer in enumerate(stack.layers.values())]
 
 
 @contextmanager
@@ -265,7 +258,7 @@ def _followed(model: Model, skip: bool, states: list[Tensor]) -> Iterator[None]:
     to the size of the input, which the norm before the next layer undoes where there is one.
     """
     with ExitStack() as hooks:
-        for layer, output in stack_of(model):
+        for layer, output in layers_and_outputs(model):
             attended: list[Tensor] = []
 
             def note(_: nn.Module, __: Any, out: Tensor, attended: list[Tensor] = attended) -> None:

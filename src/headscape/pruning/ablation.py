@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import ExitStack
 from typing import Any
 
 import numpy as np
@@ -12,29 +11,16 @@ import numpy.typing as npt
 import torch
 
 from headscape.attention.loss import Loss
-from headscape.attention.models import Model
 from headscape.attention.sites import select_heads
+from headscape.attention.stack import stack_of
 from headscape.pruning.compensation import Fold, Moments, folded, folds_of
 from headscape.pruning.judges import Judge
 from headscape.tensor import HeadId
 
-__all__ = ["Ablations", "layers_of", "leave_one_out", "leave_one_out_naively"]
+__all__ = ["Ablations", "leave_one_out"]
 
 FloatArray = npt.NDArray[np.float64]
 SHARED_BYTES = 2 << 30  # outputs of layers kept at most
-
-
-def layers_of(model: Model) -> list[torch.nn.Module] | None:
-    """The stack of layers a decoder or encoder runs one after the other, or None where it is not a plain stack."""
-    modules = dict(model.module.named_modules())
-    found: dict[str, torch.nn.Module] = {}
-    for site in model.sites:
-        matched = re.match(r"(.*?\.\d+)(\.|$)", site.name)
-        if matched is None:
-            return None
-        found[matched[1]] = modules[matched[1]]
-    stacks = {name.rpartition(".")[0] for name in found}
-    return list(found.values()) if len(stacks) == 1 and len(found) == len(model.sites) else None
 
 
 class Ablations:
@@ -55,7 +41,7 @@ class Ablations:
 
     def __init__(self, judge: Judge, moments: Moments | None = None, *, share: bool = True) -> None:
         self.judge, self.moments = judge, moments
-        self._layers = layers_of(judge.model) if share else None
+        self._stack = stack_of(judge.model) if share else None
         self._outputs: list[list[Any]] = []
         self.intact = self._run({}, keep=True)
 
@@ -65,19 +51,19 @@ class Ablations:
         return self._run(folds_of(self.judge.model, chosen, self.moments, compensation))
 
     def _run(self, folds: Mapping[str, Fold], keep: bool = False) -> Loss:
-        changed = [site.layer for site in self.judge.model.sites if site.name in folds]
-        first = min(changed, default=0)
+        changed = [site for site in self.judge.model.sites if site.name in folds]
+        first = self._stack.first(changed) if self._stack is not None else 0
         parts = []
         with torch.no_grad(), folded(self.judge.model, folds):
             for number, task in enumerate(self.judge.tasks):
-                with ExitStack() as stack:
-                    if keep and self._layers is not None:
-                        self._outputs.append(stack.enter_context(_recorded(self._layers)))
-                    elif self._layers is not None and first > 0:
-                        stack.enter_context(_replayed(self._layers, self._outputs[number], first))
+                with ExitStack() as during:
+                    if keep and self._stack is not None:
+                        self._outputs.append(during.enter_context(self._stack.recorded()))
+                    elif self._stack is not None and first > 0:
+                        during.enter_context(self._stack.replayed(self._outputs[number], first))
                     parts.append(self.judge.run(task))
                 if keep and _bytes(self._outputs) > SHARED_BYTES:
-                    self._layers, self._outputs = None, []
+                    self._stack, self._outputs = None, []
         return self.judge.join(parts)
 
 
@@ -85,30 +71,6 @@ def _bytes(outputs: Any) -> int:
     if isinstance(outputs, torch.Tensor):
         return outputs.nbytes
     return sum(map(_bytes, outputs)) if isinstance(outputs, (list, tuple)) else 0
-
-
-@contextmanager
-def _recorded(layers: Sequence[torch.nn.Module]) -> Iterator[list[Any]]:
-    """Collect what each layer returns."""
-    outputs: list[Any] = []
-    handles = [layer.register_forward_hook(lambda _, __, result: outputs.append(result)) for layer in layers]
-    try:
-        yield outputs
-    finally:
-        for handle in handles:
-            handle.remove()
-
-
-@contextmanager
-def _replayed(layers: Sequence[torch.nn.Module], outputs: Sequence[Any], first: int) -> Iterator[None]:
-    """Let every layer below `first` return what it returned before, without computing it."""
-    for layer, output in zip(layers[:first], outputs[:first], strict=True):
-        layer.__dict__["forward"] = lambda *_, _output=output, **__: _output
-    try:
-        yield
-    finally:
-        for layer in layers[:first]:
-            layer.__dict__.pop("forward", None)
 
 
 def leave_one_out(
@@ -123,8 +85,3 @@ def leave_one_out(
         rises.append(ablations.loss([head], compensation).values - ablations.intact.values)
         progress(done, len(heads))
     return np.array(rises)
-
-
-def leave_one_out_naively(judge: Judge, heads: Sequence[HeadId]) -> FloatArray:
-    """The same by whole forward passes, one head after the other; the baseline of the benchmark."""
-    return leave_one_out(Ablations(judge, share=False), heads)

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from headscape.attention.samples import grouped
 from headscape.attention.sites import run
-from headscape.pruning.ablation import layers_of
+from headscape.attention.stack import stack_of
 from headscape.pruning.compensation import RIDGE
 from headscape.pruning.evidence import Evidence
 
@@ -81,9 +81,10 @@ class _Layer:
 
 def _input_power(e: Evidence) -> dict[str, float]:
     """Mean square norm of what enters each layer, in the median position; 1 where the layers are not a plain stack."""
-    layers = layers_of(e.network)
-    if layers is None:
+    stack = stack_of(e.network)
+    if stack is None:
         return {site.name: 1.0 for site in e.network.sites}
+    layers = list(stack.layers.values())
     seen: list[list[Tensor]] = [[] for _ in layers]
 
     def look(i: int) -> Any:
@@ -102,4 +103,4 @@ def _input_power(e: Evidence) -> dict[str, float]:
         for handle in handles:
             handle.remove()
     powers = [float(torch.cat(values).median()) for values in seen]
-    return {site.name: power or 1.0 for site, power in zip(e.network.sites, powers, strict=True)}
+    return {site.name: powers[stack.place[site.name]] or 1.0 for site in e.network.sites}

@@ -333,14 +333,14 @@ class _Study:
         left_out: list[str],
     ) -> dict[str, Array]:
         """Spread of the tokens by depth for every version: arrays depth/NAME (n_input, n_depth, 2), position/NAME."""
-        from headscape.attention.watching import depth_states, stack_of
+        from headscape.attention.watching import depth_states, layers_and_outputs
 
         versions = [(name, model, options) for name, options in VERSIONS.items()]
         if control is not None:
             versions += [("random weights", control, {}), ("random weights, no skip", control, {"skip": False})]
         arrays: dict[str, Array] = {}
         try:
-            stack_of(model)
+            layers_and_outputs(model)
         except InputError as error:
             left_out.append(f"versions by depth: {error}")
             return arrays

@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Mapping
+from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any
 
 import numpy.typing as npt
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from headscape.attention.capture import main_output
 from headscape.attention.intervene import patch_maps
 from headscape.attention.loss import task_loss, tasks_of
 from headscape.attention.samples import Sample, replayed
 from headscape.attention.sites import run
+from headscape.attention.stack import stack_of
 from headscape.captures import Capture
 from headscape.errors import InputError
 from headscape.tensor import HeadId
@@ -63,13 +64,11 @@ class Bench:
         self.model = model
         self._task = tasks_of(model, [sample])[0] if unit_of(model) == LOSS else None
         self._arguments = sample.arguments
-        self._layers = _stack_of(model)
-        self._kept: dict[str, Any] = {}
-        with ExitStack() as hooks:
-            for name, layer in self._layers.items():
-                hooks.callback(layer.register_forward_hook(self._keeper(name)).remove)
+        self._stack = stack_of(model)
+        with ExitStack() as during:
+            self._outputs = [] if self._stack is None else during.enter_context(self._stack.recorded())
             # an empty patch sends attention through the same computation as a full one
-            hooks.enter_context(patch_maps(model, {}))
+            during.enter_context(patch_maps(model, {}))
             self._before = self._judged()
 
     @property
@@ -79,7 +78,12 @@ class Bench:
 
     def change(self, maps: Mapping[HeadId, npt.NDArray[Any]]) -> float:
         """Put maps (n_query, n_key) in the places of these heads: loss less the loss before, or ||h' - h|| / ||h||."""
-        with patch_maps(self.model, dict(maps)), self._resumed(list(maps)):
+        changed = {(head.block, head.layer) for head in maps}
+        sites = [site for site in self.model.sites if (site.block, site.layer) in changed]
+        with ExitStack() as during:
+            during.enter_context(patch_maps(self.model, dict(maps)))
+            if self._stack is not None:
+                during.enter_context(self._stack.replayed(self._outputs, self._stack.first(sites)))
             after = self._judged()
         if self._task is not None:
             return float(after - self._before)
@@ -90,45 +94,3 @@ class Bench:
             if self._task is not None:
                 return task_loss(self.model, self._task)[0][0].double()
             return main_output(run(self.model, self._arguments, whole=False)).double()
-
-    def _keeper(self, name: str) -> Any:
-        def keep(module: nn.Module, args: Any, output: Any) -> None:
-            self._kept[name] = output
-
-        return keep
-
-    @contextmanager
-    def _resumed(self, heads: Sequence[HeadId]) -> Iterator[None]:
-        """Let the layers before the first change hand out what they gave; the others are run."""
-        sites = {(site.block, site.layer): site.name for site in self.model.sites}
-        changed = {_layer_name(sites[head.block, head.layer], self.model.module) for head in heads}
-        order = list(self._layers)
-        skipped = order[: min(order.index(name) for name in changed)] if order and changed else []
-        try:
-            for name in skipped:  # an attribute of the instance hides the method of its class
-                self._layers[name].__dict__["forward"] = lambda *_, _output=self._kept[name], **__: _output
-            yield
-        finally:
-            for name in skipped:
-                self._layers[name].__dict__.pop("forward", None)
-
-
-def _layer_name(site: str, network: nn.Module) -> str:
-    """The member of a stack of layers (a ModuleList) that an attention module belongs to, '' if there is none."""
-    modules = dict(network.named_modules())
-    parts = site.split(".")
-    for end in range(1, len(parts)):
-        if isinstance(modules[".".join(parts[:end])], nn.ModuleList):
-            return ".".join(parts[: end + 1])
-    return ""
-
-
-def _stack_of(model: Model) -> dict[str, nn.Module]:
-    """The layers of a model that is one stack, in order; nothing for a model of several stacks, or none."""
-    names = [_layer_name(site.name, model.module) for site in model.sites]
-    stacks = {name.rpartition(".")[0] for name in names}
-    if "" in names or len(stacks) != 1:
-        return {}
-    stack = stacks.pop()
-    layers = dict(model.module.named_modules())[stack]
-    return {f"{stack}.{index}": layer for index, layer in layers.named_children()}
