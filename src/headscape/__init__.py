@@ -14,7 +14,7 @@ _HOMES = {
     "attention.intervene": ("ablate", "gates", "mean_outputs", "patch_maps", "replace_attention", "scale_scores"),
     "attention.loss": ("loss",),
     "attention.models": ("Model", "list_models", "load_model", "wrap_module"),
-    "captures": ("Capture", "import_array", "open_capture"),
+    "captures": ("Capture", "open_capture"),
     "errors": ("HeadscapeError", "InputError"),
     "geometry.consensus": ("Consensus", "consensus"),
     "geometry.diffusion": ("diffusion_map",),
@@ -25,6 +25,7 @@ _HOMES = {
     "hopfield.convert": ("to_hopfield",),
     "hopfield.layer": ("HopfieldAttention",),
     "pruning.export": ("Export", "export_pruned"),
+    "imports": ("from_attentions", "import_array"),
     "results": ("FigureSpec", "Finding", "Result"),
     "runs": ("Run",),
     "studies": ("open_result",),
@@ -53,7 +54,7 @@ if TYPE_CHECKING:
     )
     from headscape.attention.loss import loss
     from headscape.attention.models import Model, list_models, load_model, wrap_module
-    from headscape.captures import Capture, import_array, open_capture
+    from headscape.captures import Capture, open_capture
     from headscape.errors import HeadscapeError, InputError
     from headscape.geometry.consensus import Consensus, consensus
     from headscape.geometry.diffusion import diffusion_map
@@ -63,6 +64,7 @@ if TYPE_CHECKING:
     from headscape.geometry.questionnaire import Questionnaire
     from headscape.hopfield.convert import to_hopfield
     from headscape.hopfield.layer import HopfieldAttention
+    from headscape.imports import from_attentions, import_array
     from headscape.pruning.export import Export, export_pruned
     from headscape.results import FigureSpec, Finding, Result
     from headscape.runs import Run

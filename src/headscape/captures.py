@@ -15,10 +15,9 @@ from safetensors import SafetensorError, safe_open
 from headscape.errors import HeadscapeError, InputError
 from headscape.fingerprints import file_hash
 from headscape.runs import Run
-from headscape.storage import ArrayWriter
 from headscape.tensor import AttentionTensor, HeadId, Kind, MaskKind, present_entries
 
-__all__ = ["KEEP", "Batch", "Capture", "SampledRows", "import_array", "open_capture"]
+__all__ = ["KEEP", "Batch", "Capture", "SampledRows", "open_capture"]
 
 KEEP = ("probs", "scores", "queries", "keys", "values", "hidden", "head_outputs")
 
@@ -270,100 +269,9 @@ def open_capture(source: Capture | Run | str | Path) -> Capture:
     return source if isinstance(source, Capture) else Capture.of_run(source)
 
 
-def import_array(
-    file: str | Path,
-    out: str | Path,
-    *,
-    name: str | None = None,
-    layout: str = "query,key,head",
-    kind: Kind = "probs",
-    mask: MaskKind | None = None,
-    dtype: str = "float16",
-) -> Capture:
-    """Make a run of attention someone already has, as .npy, .npz or .safetensors; no model is needed.
+def __getattr__(name: str) -> Any:
+    if name == "import_array":  # its first address
+        from headscape.imports import import_array
 
-    Parameters
-    ----------
-    file
-        An array of order 3, or of order 4 with batches or layers before it.
-    name
-        Which array of an .npz or .safetensors file; needed when there are several.
-    layout
-        The axes of the array in their order: query, key, head and optionally batch or layer, as in
-        "batch,head,query,key" or "layer,head,query,key".
-    mask
-        "causal" or "full"; found from the zeros above the diagonal when not given.
-    """
-    path = Path(file)
-    values = _read_array(path, name)
-    axes = [axis.strip() for axis in layout.split(",")]
-    if not {"query", "key", "head"} <= set(axes) or not set(axes) <= {"query", "key", "head", "batch", "layer"}:
-        raise InputError(f"layout {layout!r} must name query, key and head, and may name batch and layer")
-    if values.ndim != len(axes):
-        raise InputError(f"{path} has shape {values.shape}, layout '{layout}' names {len(axes)} axes")
-    if values.dtype.kind not in "fiub":
-        raise InputError(f"{path} has dtype {values.dtype}; attention is real numbers")
-    for extra in ("layer", "batch"):  # bring to (batch, layer, head, query, key)
-        if extra not in axes:
-            values, axes = values[None], [extra, *axes]
-    values = values.transpose([axes.index(a) for a in ("batch", "layer", "head", "query", "key")])
-    bad = np.argwhere(~np.isfinite(values))
-    if len(bad):
-        where = ", ".join(f"{a} {i}" for a, i in zip(("batch", "layer", "head", "query", "key"), bad[0], strict=True))
-        raise InputError(f"{path} has {len(bad)} entries that are NaN or infinite, the first at {where}")
-    if mask is None:
-        n_query, n_key = values.shape[-2:]
-        above = ~np.tri(n_query, n_key, k=n_key - n_query, dtype=bool)
-        mask = "causal" if n_key >= n_query > 1 and not values[..., above].any() else "full"
-    if dtype == "float16" and np.abs(values).max(initial=0) > np.finfo(np.float16).max:
-        raise InputError(f"{path} has values beyond the range of float16; import it with dtype float32")
-    info = {
-        "keep": [kind],
-        "blocks": {"heads": {"mask": mask}},
-        "layers": {"heads": {str(n): list(range(values.shape[2])) for n in range(values.shape[1])}},
-    }
-    run = Run.create(
-        out,
-        config={"kind": "import", "layout": layout, "attention": kind, "mask": mask, "dtype": dtype},
-        inputs={"file": path.name, "array": name, "shape": list(values.shape)},
-    )
-    for i, layers in enumerate(values):
-        with ArrayWriter(run.batch_path(i), len(layers), {"headscape": json.dumps(info)}) as writer:
-            for n, maps in enumerate(layers):
-                writer.add(f"{kind}/heads.{n}", maps.astype(dtype))
-    run.update(finished={"attention": len(values)})
-    return Capture.of_run(run)
-
-
-def _read_array(path: Path, name: str | None) -> npt.NDArray[Any]:
-    if not path.is_file():
-        raise InputError(f"no file {path}")
-    ending = path.suffix.lower()
-    try:
-        if ending == ".npy":
-            return cast("npt.NDArray[Any]", np.load(path, allow_pickle=False))
-        if ending == ".npz":
-            with np.load(path, allow_pickle=False) as loaded:
-                return cast("npt.NDArray[Any]", loaded[_only(path, loaded.files, name)])
-        if ending == ".safetensors":
-            with safe_open(path, framework="np") as opened:
-                return cast("npt.NDArray[Any]", opened.get_tensor(_only(path, list(opened.keys()), name)))
-    except (ValueError, OSError, EOFError, SafetensorError, TypeError) as error:
-        if isinstance(error, InputError):
-            raise
-        if "pickle" in str(error).lower() or "object array" in str(error).lower():
-            raise InputError(
-                f"{path} holds pickled objects, which can run code when read; save a plain array"
-            ) from None
-        raise InputError(f"{path} cannot be read: {str(error).splitlines()[0]}") from None
-    raise InputError(f"{path} is not .npy, .npz or .safetensors")
-
-
-def _only(path: Path, names: list[str], name: str | None) -> str:
-    if name is not None:
-        if name not in names:
-            raise InputError(f"{path} has no array {name!r}; it has {', '.join(sorted(names))}")
-        return name
-    if len(names) != 1:
-        raise InputError(f"{path} holds {len(names)} arrays ({', '.join(sorted(names)[:6])}); choose one with --name")
-    return names[0]
+        return import_array
+    raise AttributeError(f"headscape.captures has no name {name!r}")

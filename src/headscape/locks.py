@@ -93,6 +93,7 @@ def locked(path: Path, what: str, say: Callable[[str], None], wait: bool = False
     InputError
         When another process holds it; names the process, its machine and since when.
     """
+    new = not path.parent.exists()
     path.parent.mkdir(parents=True, exist_ok=True)
     told = False
     while not _take(path):
@@ -117,6 +118,9 @@ def locked(path: Path, what: str, say: Callable[[str], None], wait: bool = False
         over.set()
         beat.join()
         path.unlink(missing_ok=True)
+        if new:
+            with suppress(OSError):  # a folder made for the lock alone goes with it
+                path.parent.rmdir()
 
 
 def _take(path: Path) -> bool:

@@ -11,6 +11,7 @@ import json
 import platform
 import shutil
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from importlib import metadata
@@ -18,11 +19,12 @@ from pathlib import Path
 from typing import Any
 
 from headscape.errors import InputError
-from headscape.storage import PARTIAL, write_json
+from headscape.storage import LOCK, PARTIAL, write_json
 from headscape.version import __version__
 
 __all__ = ["FORMAT", "Run", "find_runs", "human_bytes"]
 
+_MAY_DIFFER = {("model", "location"), ("model", "source"), ("model", "licence"), ("model", "notes")}
 FORMAT = 1  # raised when an older headscape could misread a directory
 _REPORTED = ("numpy", "scipy", "numba", "torch", "transformers", "safetensors")
 
@@ -35,6 +37,13 @@ def _versions() -> dict[str, str]:
         except metadata.PackageNotFoundError:
             continue
     return versions
+
+
+def _ours(path: Path) -> bool:
+    """Whether a file is one that a stopped command may have left in a directory it had begun."""
+    return path.name.endswith((PARTIAL, LOCK)) or (
+        path.name == "attention" and not any(path.glob("batch-*.safetensors"))
+    )
 
 
 def human_bytes(n: float) -> str:
@@ -82,22 +91,26 @@ class Run:
     def create(cls, path: str | Path, **sections: Mapping[str, Any]) -> Run:
         """Start a run, or resume the one at `path` when its sections agree with those given.
 
-        A difference is an `InputError` that names the first setting that differs: a run never mixes two settings.
+        A difference is an `InputError` that names the first setting that differs: a run never mixes two settings. More
+        batches of the same inputs extend a run; where its model lies does not count, its fingerprint does.
         """
         path = Path(path)
+        plain = {name: json.loads(json.dumps(section)) for name, section in sections.items()}
         if (path / "run.json").exists():
             run = cls.open(path)
-            for name, section in sections.items():
-                run._check_same(name, json.loads(json.dumps(section)))
+            for name, section in plain.items():
+                run._check_same(name, section)
+            if run.meta.get("config", {}).get("batches", 0) < plain.get("config", {}).get("batches", 0):
+                run.update(config=plain["config"])
             return run
-        if path.exists() and (not path.is_dir() or any(p for p in path.iterdir() if not p.name.endswith(PARTIAL))):
+        if path.exists() and (not path.is_dir() or any(not _ours(p) for p in path.iterdir())):
             raise InputError(f"{path} exists and is not a run directory; name a new or an empty one")
         meta = {
             "format": FORMAT,
             "headscape": __version__,
             "created": datetime.now(UTC).isoformat(timespec="seconds"),
             "versions": _versions(),
-            **{name: json.loads(json.dumps(section)) for name, section in sections.items()},
+            **plain,
         }
         run = cls(path, meta)
         run.save()
@@ -106,11 +119,32 @@ class Run:
     def _check_same(self, name: str, given: dict[str, Any]) -> None:
         ours = self.meta.get(name, {})
         for key in sorted(given.keys() | ours.keys()):
-            if given.get(key) != ours.get(key):
+            mine, asked = ours.get(key), given.get(key)
+            if mine == asked or (name, key) in _MAY_DIFFER:
+                continue
+            if (name, key) == ("config", "batches") and isinstance(mine, int) and isinstance(asked, int):
+                if mine < asked:
+                    continue
                 raise InputError(
-                    f"{self.path} was made with {name} {key} = {ours.get(key)!r}, not {given.get(key)!r}; "
-                    "choose another directory, or delete this one with `headscape runs delete`"
+                    f"{self.path} has {mine} batches, {asked} were asked for; a run grows and does not shrink: use it as "
+                    "it is, or choose another directory"
                 )
+            raise InputError(
+                f"{self.path} was made with {name} {key} = {mine!r}, not {asked!r}; choose another directory, or delete "
+                "this one with `headscape runs delete`"
+            )
+
+    def discard(self) -> None:
+        """Take away a run that holds no batch and no study, leaving anything that is not headscape's own."""
+        if self.finished_batches or any(p.is_dir() and p.name != "attention" for p in self.path.iterdir()):
+            return
+        for file in (self.path / "attention").glob("*"):
+            if file.name.endswith(PARTIAL):
+                file.unlink(missing_ok=True)
+        (self.path / "run.json").unlink(missing_ok=True)
+        for folder in (self.path / "attention", self.path):
+            with suppress(OSError):  # not empty, or never made
+                folder.rmdir()
 
     def save(self) -> None:
         """Write run.json atomically."""
@@ -125,9 +159,18 @@ class Run:
 
     @property
     def model_source(self) -> str | None:
-        """What the model of the run is loaded by; None for arrays that were imported."""
-        source = self.meta.get("model", {}).get("source")
+        """What the model of the run is loaded by: an absolute path, or a name; None for arrays that were imported."""
+        model = self.meta.get("model", {})
+        source = model.get("location") or model.get("source")
         return None if source is None else str(source)
+
+    @property
+    def shown(self) -> dict[str, Any]:
+        """What run.json says, without where things are on this machine: for pages and results that travel."""
+        model = {name: value for name, value in self.meta.get("model", {}).items() if name != "location"}
+        if "source" in model:
+            model["source"] = Path(str(model["source"])).name if self.meta["model"].get("location") else model["source"]
+        return {**self.meta, **({"model": model} if "model" in self.meta else {})}
 
     def batch_path(self, i: int) -> Path:
         """Where batch i is or will be."""

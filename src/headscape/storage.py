@@ -19,9 +19,9 @@ from safetensors import SafetensorError, safe_open
 
 from headscape.errors import HeadscapeError, InputError
 
-__all__ = ["PARTIAL", "ArrayWriter", "read_arrays", "replacing", "write_arrays", "write_json"]
+__all__ = ["LOCK", "PARTIAL", "ArrayWriter", "read_arrays", "replacing", "write_arrays", "write_json"]
 
-PARTIAL = ".partial"
+PARTIAL, LOCK = ".partial", ".lock"
 _DTYPE_NAMES = {
     **{"float16": "F16", "float32": "F32", "float64": "F64"},
     **{"int64": "I64", "int32": "I32", "int16": "I16", "int8": "I8", "uint8": "U8", "bool": "BOOL"},

@@ -13,6 +13,7 @@ import headscape as hs
 from headscape.attention import taps
 from headscape.attention.capture import check_parity
 from headscape.attention.sites import example_input
+from headscape.locks import locked
 from tiny import Letters, arguments_of, captured
 from zoo import OWN_ATTENTION, ZOO, eager_reference, make
 
@@ -241,6 +242,51 @@ def test_a_run_resumes_only_with_the_same_settings(tmp_path):
         captured("llama", network, tokens=10, out=tmp_path / "run")
     with pytest.raises(hs.InputError, match="model fingerprint"):
         captured("llama", make("llama", seed=5), out=tmp_path / "run")
+
+
+def test_more_batches_extend_a_run_to_the_bytes_of_a_run_made_at_once(tmp_path):
+    network = make("llama")
+    captured("llama", network, batches=1, tokens=8, out=tmp_path / "grown")
+    first = (tmp_path / "grown" / "attention" / "batch-0000.safetensors").stat().st_mtime_ns
+    captured("llama", network, batches=3, tokens=8, out=tmp_path / "grown")
+    captured("llama", network, batches=3, tokens=8, out=tmp_path / "whole")
+    assert (tmp_path / "grown" / "attention" / "batch-0000.safetensors").stat().st_mtime_ns == first
+    for i in range(3):
+        grown, whole = (tmp_path / run / "attention" / f"batch-{i:04d}.safetensors" for run in ("grown", "whole"))
+        assert grown.read_bytes() == whole.read_bytes()
+    with pytest.raises(hs.InputError, match="has 3 batches, 2 were asked for; a run grows and does not shrink"):
+        captured("llama", network, batches=2, tokens=8, out=tmp_path / "grown")
+
+
+def test_a_capture_that_fails_leaves_no_lone_run(tmp_path):
+    network = make("llama")
+    with torch.no_grad():
+        network.model.layers[1].self_attn.q_proj.weight.mul_(1e6)  # scores overflow float16
+    with pytest.raises(hs.InputError, match="overflows float16"):
+        captured("llama", network, keep=("scores",), dtype="float16", out=tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_second_writer_is_sent_away_by_name(tmp_path):
+    with (
+        locked(tmp_path / "run" / "capture.lock", "the capture", print),
+        pytest.raises(hs.InputError, match=rf"is being written by process {os.getpid()} on "),
+    ):
+        captured("llama", out=tmp_path / "run")
+    captured("llama", out=tmp_path / "run")
+
+
+def test_a_lost_batch_leaves_a_gap_and_is_captured_again(tmp_path):
+    network = make("llama")
+    captured("llama", network, batches=3, tokens=8, out=tmp_path / "run")
+    lost = tmp_path / "run" / "attention" / "batch-0001.safetensors"
+    content = lost.read_bytes()
+    lost.unlink()
+    cap = hs.open_capture(tmp_path / "run")
+    assert cap.numbers == [0, 2] and cap.run.missing_batches == [1]
+    assert set(cap.content()) == {"batch 0", "batch 2"}
+    captured("llama", network, batches=3, tokens=8, out=tmp_path / "run")
+    assert lost.read_bytes() == content
 
 
 CHILD = """

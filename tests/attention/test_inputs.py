@@ -39,11 +39,13 @@ def test_windows_are_disjoint_and_cover_the_text(texts, tokens):
         assert joined == texts[number][: len(texts[number]) // body * body]
 
 
-def test_the_choice_is_seeded_and_in_reading_order():
+def test_the_choice_is_seeded_and_more_batches_extend_it():
     text = ["abcdefghij" * 20]
-    one, same, other = (cut_windows(text, Letters(), 5, 6, seed=s) for s in (0, 0, 1))
-    assert one.origins == same.origins == sorted(one.origins) and one.digest() == same.digest()
+    one, same, more, other = (cut_windows(text, Letters(), 5, n, seed=s) for n, s in ((6, 0), (6, 0), (9, 0), (6, 1)))
+    assert one.origins == same.origins == more.origins[:6] and len(set(more.origins)) == 9
+    assert one.sha256 == more.sha256 == other.sha256  # of all windows: the same text
     assert one.origins != other.origins and one.n_available == 40
+    assert cut_windows(text, Letters(), 5, None).origins == sorted(cut_windows(text, Letters(), 5, 40).origins)
 
 
 def test_chat_template_frames_every_window():

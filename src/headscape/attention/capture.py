@@ -22,8 +22,9 @@ from headscape.attention.sites import Site, run, select_heads
 from headscape.attention.tapping import tapped
 from headscape.captures import KEEP, Batch, Capture
 from headscape.errors import HeadscapeError, InputError
+from headscape.locks import locked
 from headscape.runs import Run, human_bytes
-from headscape.storage import ArrayWriter
+from headscape.storage import LOCK, ArrayWriter
 from headscape.tensor import block_bounds, block_labels
 
 __all__ = [
@@ -71,8 +72,8 @@ def capture(
         Text models: a list of strings, a text file or a folder of them, cut into disjoint windows of `tokens` tokens.
         Vision models: an array of images, an image file, a folder of them. Plain modules: a list of their arguments.
     tokens, batches
-        Length of a context, special tokens included, and how many of them; the choice among all windows is seeded and
-        kept in reading order. None takes all.
+        Length of a context, special tokens included, and how many of them; None takes all. Batch i is the i-th window
+        of a seeded shuffle, so that asking for more batches later extends a run.
     keep
         Any of probs, scores, queries, keys, values, hidden, head_outputs.
     layers, heads
@@ -80,7 +81,7 @@ def capture(
     dtype
         Of the storage, "float16" or "float32"; values come back as float32.
     out
-        A run directory: batches are written as they come, and a killed capture goes on where it stopped.
+        A run directory: each batch is written when done, and a killed capture resumes.
     pool
         For long contexts: keep means over a pool x pool grid of token blocks instead of maps. The mean is over the
         present entries of a pair of blocks, and is taken while the pass runs; no map is ever held whole.
@@ -101,119 +102,144 @@ def capture(
     HeadscapeError
         The logits under capture differ from the model's own by more than round-off.
     """
-    plan = _plan(
-        model,
-        inputs,
-        out is not None,
-        tokens=tokens,
-        batches=batches,
-        keep=keep,
-        layers=layers,
-        heads=heads,
-        dtype=dtype,
-        pool=pool,
-        windows=windows,
-        seed=seed,
-        chat=chat,
-        keep_short=keep_short,
-    )
-    model, samples = plan.model, plan.samples
+    request = Request(tokens, batches, tuple(keep), layers, heads, dtype, pool, windows, seed, chat, keep_short)
+    plan = _plan(model, inputs, out is not None, request)
     say(str(plan.needed))
-
-    target: Run | None = None
-    if out is not None:
-        everything = layers is None and heads is None
-        config = {
-            "kind": "capture",
-            "tokens": plan.needed.n_tokens,
-            "batches": len(samples),
-            "keep": sorted(keep),
-            "heads": None if everything else {name: found for name, (_, found) in plan.chosen.items()},
-            "dtype": dtype,
-            "seed": seed,
-            "chat": chat,
-        }
-        if pool is not None:
-            config |= {"pool": pool, "windows": windows}
-        _check_space(Path(out), plan.needed.batch_bytes * len(samples))
-        target = Run.create(out, config=config, model=model.describe(), inputs=plan.facts)
-    todo = [i for i in range(len(samples)) if target is None or not target.batch_path(i).exists()]
-    if todo:
-        parity = check_parity(model, _short(model, samples[0]))
-        if not parity.ok:
-            raise HeadscapeError(
-                f"logits of {model.source} under capture differ from its own by {parity.max_difference:.2g} "
-                f"(largest logit {parity.scale:.2g}); its attention is not understood and was not captured"
-            )
-        if target is not None:
-            target.update(parity={"max_difference": parity.max_difference, "layers": parity.n_layers})
-    tap = plan.tap()
-    held: list[Batch] = []
-    progress(len(samples) - len(todo), len(samples))
-    for done, i in enumerate(todo, start=len(samples) - len(todo) + 1):
-        info = _info(samples[i], plan.chosen, keep, pool)
-        if target is not None:
-            n_arrays = 2 * len(plan.chosen) * len(keep) + 3 * len(info["blocks"]) + 4
-            with ArrayWriter(target.batch_path(i), n_arrays, {"headscape": json.dumps(info)}) as writer:
-                _run_sample(model, samples[i], tap, writer, i)
-        else:
+    if out is None:
+        held = []
+        for i, sample in enumerate(plan.captured(range(len(plan.samples)), progress)):
             memory = Memory()
-            _run_sample(model, samples[i], tap, memory, i)
-            held.append(Batch(info, list(memory.arrays), memory.arrays.__getitem__))
-        progress(done, len(samples))
-    if target is None:
+            plan.run(sample, memory, i)
+            held.append(Batch(plan.info(sample), list(memory.arrays), memory.arrays.__getitem__))
         return Capture.in_memory(held)
-    target.update(finished={"attention": len(samples)})
-    return Capture.of_run(target)
+    folder = Path(out)
+    _check_space(folder, plan.needed.batch_bytes * len(plan.samples))
+    with locked(folder / f"capture{LOCK}", f"the capture in {folder}", say):
+        run = Run.create(folder, config=plan.config, model=plan.model.describe(), inputs=plan.facts)
+        try:
+            _write(plan, run, progress)
+        except BaseException:
+            run.discard()
+            raise
+    return Capture.of_run(run)
+
+
+def _write(plan: _Plan, run: Run, progress: Callable[[int, int], None]) -> None:
+    """Capture into a run directory what is not there yet."""
+    todo = [i for i in range(len(plan.samples)) if not run.batch_path(i).exists()]
+    for i, sample in zip(todo, plan.captured(todo, progress, run), strict=True):
+        info = plan.info(sample)
+        n_arrays = 2 * len(plan.chosen) * len(plan.request.keep) + 3 * len(info["blocks"]) + 4
+        with ArrayWriter(run.batch_path(i), n_arrays, {"headscape": json.dumps(info)}) as writer:
+            plan.run(sample, writer, i)
+    run.update(finished={"attention": len(plan.samples)})
+
+
+@dataclass(frozen=True)
+class Request:
+    """What a capture was asked for, as `capture` takes it."""
+
+    tokens: int = 256
+    batches: int | None = 10
+    keep: tuple[str, ...] = ("probs",)
+    layers: Sequence[int] | None = None
+    heads: Sequence[Any] | None = None
+    dtype: str = "float16"
+    pool: int | None = None
+    windows: str | None = None
+    seed: int = 0
+    chat: bool = False
+    keep_short: bool = False
+
+    def check(self) -> None:
+        """Raise an `InputError` for what is wrong with any model."""
+        if isinstance(self.keep, str) or not self.keep or not set(self.keep) <= set(KEEP):
+            raise InputError(f"keep is a selection of {', '.join(KEEP)}, not {', '.join(self.keep)!r}")
+        if self.dtype not in STORAGE:
+            raise InputError(f"storage dtype is float16 or float32, not {self.dtype!r}")
+        for name, value in (("tokens", self.tokens), ("batches", self.batches)):
+            if value is not None and value < 1:
+                raise InputError(f"{name} must be at least 1, not {value}")
+        if self.seed < 0:
+            raise InputError(f"the seed must be 0 or above, not {self.seed}")
 
 
 @dataclass(frozen=True)
 class _Plan:
     """A capture that was checked and can start."""
 
+    request: Request
     model: Model
     samples: list[Sample]
     facts: dict[str, Any]  # of the inputs
     chosen: dict[str, tuple[Site, list[int]]]
     needed: Estimate
-    kept: dict[str, Any]
+    n_rows: int
 
-    def tap(self) -> CaptureTap:
-        return CaptureTap(self.model.module, self.chosen, **self.kept)
+    @property
+    def config(self) -> dict[str, Any]:
+        """What run.json records of the request."""
+        asked = self.request
+        everything = asked.layers is None and asked.heads is None
+        config = {
+            "kind": "capture",
+            "tokens": self.needed.n_tokens,
+            "batches": len(self.samples),
+            "keep": sorted(asked.keep),
+            "heads": None if everything else {name: found for name, (_, found) in self.chosen.items()},
+            "dtype": asked.dtype,
+            "seed": asked.seed,
+            "chat": asked.chat,
+        }
+        return config if asked.pool is None else config | {"pool": asked.pool, "windows": asked.windows}
+
+    def tap(self, pool: int | None, n_rows: int) -> CaptureTap:
+        asked = self.request
+        return CaptureTap(self.model.module, self.chosen, asked.keep, asked.dtype, pool, n_rows, asked.seed)
+
+    def info(self, sample: Sample) -> dict[str, Any]:
+        return _info(sample, self.chosen, self.request.keep, self.request.pool)
+
+    def run(self, sample: Sample, sink: Sink, i: int) -> None:
+        _run_sample(self.model, sample, self.tap(self.request.pool, self.n_rows), sink, i)
+
+    def captured(
+        self, todo: Sequence[int], progress: Callable[[int, int], None], run: Run | None = None
+    ) -> Iterator[Sample]:
+        """The samples still to run, one after the other; parity is checked before the first."""
+        total = len(self.samples)
+        if todo:
+            parity = check_parity(self.model, _short(self.model, self.samples[0]))
+            if not parity.ok:
+                raise HeadscapeError(
+                    f"logits of {self.model.source} under capture differ from its own by {parity.max_difference:.2g} "
+                    f"(largest logit {parity.scale:.2g}); its attention is not understood and was not captured"
+                )
+            if run is not None:
+                run.update(parity={"max_difference": parity.max_difference, "layers": parity.n_layers})
+        progress(total - len(todo), total)
+        for done, i in enumerate(todo, start=total - len(todo) + 1):
+            yield self.samples[i]
+            progress(done, total)
 
 
-def _plan(
-    model: Model | torch.nn.Module,
-    inputs: Any,
-    on_disk: bool,
-    *,
-    tokens: int = 256,
-    batches: int | None = 10,
-    keep: Sequence[str] = ("probs",),
-    layers: Sequence[int] | None = None,
-    heads: Sequence[Any] | None = None,
-    dtype: str = "float16",
-    pool: int | None = None,
-    windows: str | None = None,
-    seed: int = 0,
-    chat: bool = False,
-    keep_short: bool = False,
-) -> _Plan:
+def _plan(model: Model | torch.nn.Module, inputs: Any, on_disk: bool, request: Request) -> _Plan:
+    request.check()
     if not isinstance(model, Model):
         model = wrap_module(model)
-    _check_options(tokens, batches, keep, dtype)
-    n_rows = rows_of_windows(windows)
+    tokens, pool = request.tokens, request.pool
+    n_rows = rows_of_windows(request.windows)
     check_pool(pool, n_rows, [] if model.images is not None or model.task == "module" else [tokens])
-    samples, facts = samples_of(model, inputs, tokens, batches, seed=seed, chat=chat, keep_short=keep_short)
+    seed, chat, short = request.seed, request.chat, request.keep_short
+    samples, facts = samples_of(model, inputs, tokens, request.batches, seed=seed, chat=chat, keep_short=short)
     check_pool(pool, n_rows, [len(side) for s in samples for names in s.tokens.values() for side in names])
     if model.task == "module" and model.example is None:
         model.example = samples[0].arguments
-    chosen = _choose(model, layers, heads)
+    chosen = _choose(model, request.layers, request.heads)
     n_tokens = _n_tokens(model, samples[0], tokens)
     n_heads = sum(len(found) for _, found in chosen.values())
-    needed = estimate(model, n_tokens, keep, dtype, len(samples), n_heads, on_disk, pool, n_rows)
-    kept = {"keep": keep, "dtype": dtype, "pool": pool, "n_rows": n_rows, "seed": seed}
-    return _Plan(model, samples, facts, chosen, needed, kept)
+    needed = estimate(model, n_tokens, request.keep, request.dtype, len(samples), n_heads, on_disk, pool, n_rows)
+    return _Plan(request, model, samples, facts, chosen, needed, n_rows)
 
 
 def plan_capture(model: Model | torch.nn.Module, inputs: Any, *, on_disk: bool = True, **options: Any) -> Estimate:
@@ -222,15 +248,14 @@ def plan_capture(model: Model | torch.nn.Module, inputs: Any, *, on_disk: bool =
     `options` are those of `capture` but out, progress and say. Time comes from a few short captured passes
     (`measure_pace`), pooled to blocks of the same size where the capture is pooled; writing to disk comes on top.
     """
-    plan = _plan(model, inputs, on_disk, **options)
+    plan = _plan(model, inputs, on_disk, Request(**options))
     n_tokens = plan.needed.n_tokens
 
     def once(arguments: Any, n: int) -> None:
-        pool, n_rows = plan.kept["pool"], plan.kept["n_rows"]
+        pool, n_rows = plan.request.pool, plan.n_rows
         if pool is not None:
             pool, n_rows = max(1, pool * n // n_tokens), n_rows * n // n_tokens
-        tap = CaptureTap(plan.model.module, plan.chosen, **(plan.kept | {"pool": pool, "n_rows": n_rows}))
-        _run_sample(plan.model, Sample(arguments, {}, {}, []), tap, Memory())
+        _run_sample(plan.model, Sample(arguments, {}, {}, []), plan.tap(pool, n_rows), Memory())
 
     return plan.needed.timed(measure_pace(plan.model, n_tokens, once))
 
@@ -240,7 +265,7 @@ def recapture(model: Model, captured: Capture, keep: Sequence[str] = ("probs",),
 
     A pooled capture is pooled again, on the same grid.
     """
-    _check_options(1, None, keep, dtype)
+    Request(1, None, tuple(keep), dtype=dtype).check()
     chosen = _choose(model, None, None)
     pool = captured.pool
     tap = CaptureTap(model.module, chosen, keep, dtype, pool)
@@ -250,17 +275,6 @@ def recapture(model: Model, captured: Capture, keep: Sequence[str] = ("probs",),
         _run_sample(model, sample, tap, memory)
         held.append(Batch(_info(sample, chosen, keep, pool), list(memory.arrays), memory.arrays.__getitem__))
     return Capture.in_memory(held)
-
-
-def _check_options(tokens: int, batches: int | None, keep: Sequence[str], dtype: str) -> None:
-    if isinstance(keep, str) or not keep or not set(keep) <= set(KEEP):
-        raise InputError(f"keep is a selection of {', '.join(KEEP)}, not {keep!r}")
-    if dtype not in STORAGE:
-        raise InputError(f"storage dtype is float16 or float32, not {dtype!r}")
-    if tokens < 1:
-        raise InputError(f"tokens must be at least 1, not {tokens}")
-    if batches is not None and batches < 1:
-        raise InputError(f"batches must be at least 1, not {batches}")
 
 
 def _choose(model: Model, layers: Any, heads: Any) -> dict[str, tuple[Site, list[int]]]:

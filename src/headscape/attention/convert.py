@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import tempfile
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -11,18 +12,25 @@ from typing import Any
 from headscape.attention import bundled
 from headscape.attention.loading import quiet, read_gguf
 from headscape.errors import InputError
+from headscape.fingerprints import file_hash, joint_hash
 from headscape.storage import write_json
 
 __all__ = ["converted"]
 
+CONVERTED = "converted-2"  # 0.1 kept no hash of what it made
 
-def converted(folder: Path | None, file: Path, say: Callable[[str], None]) -> Path:
-    """A folder of safetensors made once from a GGUF file, kept in the cache under the file's hash."""
-    fingerprint = str(bundled.read_notes(folder).get("fingerprint", "")) if folder else ""
-    fingerprint = fingerprint or bundled.sha256_of(file)
-    target = bundled.cache_folder() / "converted" / fingerprint[:32]
+
+def converted(file: Path, say: Callable[[str], None]) -> Path:
+    """A folder of safetensors made once from a GGUF file, kept in the cache under the file's hash.
+
+    One whose weights were changed since is made again.
+    """
+    fingerprint = file_hash(file)
+    target = bundled.cache_folder() / CONVERTED / fingerprint[:32]
     if (target / "config.json").is_file():
-        return target
+        if bundled.read_notes(target).get("weights") == joint_hash(sorted(target.glob("*.safetensors"))):
+            return target
+        shutil.rmtree(target)
     say(f"converting {file.name} once to safetensors (about 20 s)")
     import gguf
 
@@ -51,6 +59,7 @@ def converted(folder: Path | None, file: Path, say: Callable[[str], None]) -> Pa
             made / bundled.NOTES,
             {
                 "fingerprint": fingerprint,
+                "weights": joint_hash(sorted(made.glob("*.safetensors"))),
                 "licence": said.get("general.license", "unknown"),
                 "prefix": [int(bos)] if needs_bos and bos is not None else [],
             },

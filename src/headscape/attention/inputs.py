@@ -19,6 +19,7 @@ __all__ = [
     "ImagePreparation",
     "Images",
     "Windows",
+    "chosen_of",
     "cut_windows",
     "read_images",
     "read_texts",
@@ -88,10 +89,7 @@ class Windows:
     ids: list[npt.NDArray[np.int64]]
     origins: list[tuple[int, int]]  # (text, first token within it)
     n_available: int
-
-    def digest(self) -> str:
-        """SHA-256 of the token ids, to recognise the same inputs again."""
-        return hashlib.sha256(b"".join(ids.tobytes() for ids in self.ids)).hexdigest()
+    sha256: str  # of the token ids of all windows, chosen or not
 
 
 def _frame(tokenizer: Any, chat: bool, prefix: Sequence[int]) -> tuple[list[int], list[int]]:
@@ -128,7 +126,7 @@ def cut_windows(
 ) -> Windows:
     """Cut texts into disjoint windows of `tokens` tokens, special tokens included, and choose `batches` of them.
 
-    The choice is seeded and kept in reading order; None takes all. With `keep_short` a text shorter than one window is
+    The choice is the beginning of a seeded shuffle; None takes all in reading order. With `keep_short` a text shorter than one window is
     kept at its own length; otherwise only whole windows count. Nothing is padded.
     """
     before, after = _frame(tokenizer, chat, prefix)
@@ -155,12 +153,21 @@ def cut_windows(
             f"the text gives {len(cut)} windows of {tokens} tokens, {batches} batches were asked; "
             f"lower batches to {len(cut)}, shorten the windows or give more text"
         )
-    chosen = np.arange(len(cut))
-    if batches is not None:
-        chosen = np.sort(np.random.default_rng(seed).choice(len(cut), batches, replace=False))
-    rows = [cut[i] for i in chosen]
+    rows = [cut[i] for i in chosen_of(len(cut), batches, seed)]
     whole = [np.array([*before, *ids, *after], dtype=np.int64) for _, _, ids in rows]
-    return Windows(whole, [(number, start) for number, start, _ in rows], len(cut))
+    content = hashlib.sha256(b"".join(np.array(ids, dtype=np.int64).tobytes() for _, _, ids in cut)).hexdigest()
+    return Windows(whole, [(number, start) for number, start, _ in rows], len(cut), content)
+
+
+def chosen_of(n: int, batches: int | None, seed: int) -> npt.NDArray[np.intp]:
+    """Which of n inputs to use, as the first `batches` of a seeded shuffle: more of them extend the choice.
+
+    None takes all, in their own order.
+
+    >>> [int(i) for i in chosen_of(10, 2, 0)] == [int(i) for i in chosen_of(10, 5, 0)][:2]
+    True
+    """
+    return np.arange(n) if batches is None else np.random.default_rng(seed).permutation(n)[:batches]
 
 
 @dataclass(frozen=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -14,6 +15,7 @@ from headscape.attention.convert import converted
 from headscape.attention.inputs import ImagePreparation
 from headscape.attention.loading import draw_module, read_config, read_module, read_tokenizer, stock_class
 from headscape.errors import InputError
+from headscape.fingerprints import joint_hash
 
 if TYPE_CHECKING:
     import torch
@@ -54,6 +56,7 @@ class Model:
 
     `n_heads` counts query heads a layer, `n_kv_heads` the key/value heads they share. `max_tokens` is the longest
     context, None when there is no limit. `prefix` are ids the tokenizer should put before a text but does not.
+    `location` is the absolute path of a model that is loaded by its path, None for one known by name.
     """
 
     module: torch.nn.Module
@@ -70,7 +73,8 @@ class Model:
     dtype: str
     prefix: tuple[int, ...] = ()
     weights: tuple[Path, ...] = field(default=(), repr=False)
-    known_fingerprint: str | None = field(default=None, repr=False)
+    random_init: int | None = None
+    location: str | None = field(default=None, repr=False)
     attention: tuple[str, ...] | None = None
     example: Any = field(default=None, repr=False)
     notes: tuple[str, ...] = ()
@@ -99,22 +103,16 @@ class Model:
 
     @cached_property
     def fingerprint(self) -> str:
-        """SHA-256 of the weights: of the file, of the files' hashes when there are several, or of the parameters."""
-        if self.known_fingerprint:
-            return self.known_fingerprint
-        import hashlib
-
-        if len(self.weights) == 1:
-            return bundled.sha256_of(self.weights[0])
-        whole = hashlib.sha256()
+        """SHA-256 of the weights that were loaded: of their files, or of the parameters of a module in memory."""
         if self.weights:
-            for path in self.weights:
-                whole.update(bundled.sha256_of(path).encode())
+            found = joint_hash(self.weights)
         else:
+            whole = hashlib.sha256()
             for name, tensor in self.module.state_dict().items():
                 whole.update(name.encode())
                 whole.update(tensor.detach().cpu().float().contiguous().numpy().tobytes())
-        return whole.hexdigest()
+            found = whole.hexdigest()
+        return found if self.random_init is None else f"{found}-random-{self.random_init}"
 
     @cached_property
     def sites(self) -> list[Site]:
@@ -129,7 +127,7 @@ class Model:
 
 
 _DESCRIBED = (
-    "source family task causal n_layers n_heads n_kv_heads n_parameters licence max_tokens dtype prefix notes "
+    "source location family task causal n_layers n_heads n_kv_heads n_parameters licence max_tokens dtype prefix notes "
     "fingerprint"
 )
 
@@ -187,21 +185,24 @@ def load_model(
     if text in bundled.BUNDLED:
         entry = bundled.BUNDLED[text]
         folder = bundled.fetch(text, say)
+        bundled.check_bundled(entry, folder)
         if entry.form == "gguf":
-            folder = converted(folder, next(folder.glob("*.gguf")), say)
+            folder = converted(next(folder.glob("*.gguf")), say)
         model = _from_folder(folder, text, device, dtype, random_init)
         model.licence = entry.licence
         return model
     if path.suffix.lower() == ".gguf":
         if not path.is_file():
             raise InputError(f"no file {path}")
-        return _from_folder(converted(None, path, say), text, device, dtype, random_init)
+        return _from_folder(converted(path, say), text, device, dtype, random_init)
     if path.is_dir():
         return _from_folder(path, text, device, dtype, random_init)
     if path.exists():
         raise InputError(f"{path} is neither a model folder nor a .gguf file")
-    if text.count("/") == 1 and not text.startswith((".", "/")):
+    if text.count("/") == 1 and not text.startswith((".", "/", "~")):
         return _from_folder(_hub_folder(text, online), text, device, dtype, random_init)
+    if "/" in text or path.suffix:
+        raise InputError(f"no model folder or .gguf file at {path}")
     bundled.find_bundled(text)
     raise AssertionError("unreachable")
 
@@ -268,9 +269,6 @@ def _from_folder(folder: Path, source: str, device: str, dtype: str, random_init
         tokenizer = read_tokenizer(folder)
     module.eval().to(device)
     said = bundled.read_notes(folder)
-    fingerprint = said.get("fingerprint")
-    if random_init is not None:
-        fingerprint = f"{fingerprint or 'weights'}-random-{random_init}"
     return _describe(
         module,
         tokenizer,
@@ -281,7 +279,8 @@ def _from_folder(folder: Path, source: str, device: str, dtype: str, random_init
         licence=str(said.get("licence") or _licence(folder)),
         prefix=tuple(said.get("prefix", ())),  # type: ignore[arg-type]
         weights=weights,
-        known_fingerprint=None if fingerprint is None else str(fingerprint),
+        random_init=random_init,
+        location=str(Path(source).resolve()) if Path(source).exists() and source not in bundled.BUNDLED else None,
         notes=tuple(notes),
     )
 

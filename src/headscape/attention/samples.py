@@ -12,7 +12,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from headscape.attention.inputs import cut_windows, read_images, read_texts
+from headscape.attention.inputs import chosen_of, cut_windows, read_images, read_texts
 from headscape.attention.models import Model
 from headscape.captures import Capture
 from headscape.errors import InputError
@@ -45,7 +45,7 @@ def samples_of(
     chat: bool = False,
     keep_short: bool = False,
 ) -> tuple[list[Sample], dict[str, Any]]:
-    """Choose `batches` samples of the inputs (None: all), seeded, in reading order; and the facts to record."""
+    """Choose `batches` samples of the inputs (None: all), the beginning of a seeded shuffle; and the facts to record."""
     if model.task == "module":
         return _module_samples(inputs, batches)
     if model.images is not None:
@@ -84,7 +84,7 @@ def _text_samples(
             delayed = _token_strings(model.tokenizer, shifted.tolist())
             names |= {"decoder": (delayed, delayed), "decoder.cross": (delayed, shown)}
         samples.append(Sample(arguments, names, {"input_ids": ids}, list(origin)))
-    facts = {"kind": "text", "texts": len(texts), "windows": windows.n_available, "sha256": windows.digest()}
+    facts = {"kind": "text", "texts": len(texts), "windows": windows.n_available, "sha256": windows.sha256}
     return samples, facts
 
 
@@ -94,7 +94,7 @@ def _image_samples(model: Model, inputs: Any, batches: int | None, seed: int) ->
     n = len(images.pixels)
     if batches is not None and batches > n:
         raise InputError(f"{n} images given, {batches} batches were asked; lower batches to {n} or give more images")
-    chosen = np.arange(n) if batches is None else np.sort(np.random.default_rng(seed).choice(n, batches, replace=False))
+    chosen = chosen_of(n, batches, seed)
     size = model.config.patch_size
     patch = size if isinstance(size, int) else size[0]
     rows, columns = model.images.height // patch, model.images.width // patch
@@ -105,16 +105,17 @@ def _image_samples(model: Model, inputs: Any, batches: int | None, seed: int) ->
         arguments = {"pixel_values": torch.from_numpy(images.pixels[i : i + 1])}
         blocks = {site.block: (names, names) for site in model.sites}
         samples.append(Sample(arguments, blocks, {"pixel_values": images.pixels[i]}, [images.names[i], label], label))
-    digest = hashlib.sha256(images.pixels[chosen].tobytes()).hexdigest()
+    digest = hashlib.sha256(images.pixels.tobytes()).hexdigest()
     return samples, {"kind": "images", "images": n, "sha256": digest, "grid": [rows, columns]}
 
 
 def _module_samples(inputs: Iterable[Any], batches: int | None) -> tuple[list[Sample], dict[str, Any]]:
-    given = list(inputs)[:batches]
+    everything = list(inputs)
+    given = everything[:batches]
     if not given:
         raise InputError("no inputs given")
     digest = hashlib.sha256()
-    for arguments in given:
+    for arguments in everything:
         parts = arguments.values() if isinstance(arguments, dict) else arguments
         for part in [parts] if isinstance(parts, Tensor) else parts:
             if isinstance(part, Tensor):

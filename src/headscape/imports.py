@@ -1,0 +1,368 @@
+"""Attention that someone already has, from files or from memory, as a capture; no model is needed."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+import zipfile
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, cast
+
+import numpy as np
+import numpy.typing as npt
+from safetensors import SafetensorError, safe_open
+
+from headscape.captures import Batch, Capture
+from headscape.errors import InputError
+from headscape.fingerprints import full_hash
+from headscape.locks import locked
+from headscape.runs import Run
+from headscape.storage import LOCK, ArrayWriter
+from headscape.tensor import Kind, MaskKind
+
+__all__ = ["from_attentions", "import_array"]
+
+AXES = ("batch", "layer", "head", "query", "key")
+SLACK = 1e-2  # a probability in float16 or bfloat16 may exceed 1, and its row's sum more so
+_BLOCKS = {  # names of transformers' outputs
+    "attentions": "heads",
+    "encoder_attentions": "encoder",
+    "decoder_attentions": "decoder",
+    "cross_attentions": "decoder.cross",
+}
+_CACHE_KEY = re.compile(r"(?:^|\.)(\d+)\..*?(?:hook_pattern|pattern|attn_weights|attn_probs|attentions?)$")
+Array = npt.NDArray[Any]
+Layers = Sequence[Array]  # each (head, query, key)
+
+
+def from_attentions(
+    attentions: Any,
+    tokens: Any = None,
+    *,
+    kind: Kind = "probs",
+    mask: MaskKind | None = None,
+    dtype: str = "float32",
+    out: str | Path | None = None,
+) -> Capture:
+    """Make a capture of attention in memory: what a model returned with `output_attentions=True`, or a cache of hooks.
+
+    Parameters
+    ----------
+    attentions
+        The `attentions` tuple of transformers, or its whole output (encoder-decoders: encoder, decoder and cross
+        attention become blocks); one array per layer, (head, query, key) or (batch, head, query, key); a list of such
+        for several prompts; or a mapping like a TransformerLens cache ("blocks.3.attn.hook_pattern"). numpy or torch.
+    tokens
+        Strings for queries and keys: one list, or a list per batch; for several blocks a mapping from block to them.
+        "decoder.cross" has the decoder's tokens as queries and the encoder's as keys.
+    kind, mask
+        "probs" or "scores"; "causal" or "full", found from the zeros above the diagonal when not given.
+    dtype
+        Of what is kept, "float32" or "float16".
+    out
+        A run directory to write to.
+
+    Raises
+    ------
+    InputError
+        Nothing that looks like attention; shapes that do not fit; entries that are NaN, infinite or no probabilities.
+
+    >>> maps = np.full((2, 3, 3), 1 / 3)  # head, query, key
+    >>> from_attentions([maps, maps], tokens=["a", "b", "c"]).tensor(0)
+    AttentionTensor(3 queries x 3 keys x 4 heads, full, probs)
+    """
+    _check_choices(kind, mask, dtype)
+    batches = _batches_of(attentions)
+    names = [_tokens_of(tokens, i, batch, len(batches)) for i, batch in enumerate(batches)]
+    masks = {block: mask or _mask_of([batch[block] for batch in batches]) for block in batches[0]}
+    for i, batch in enumerate(batches):
+        for block, layers in batch.items():
+            for n, maps in enumerate(layers):
+                _check_values(maps, kind, dtype, f"batch {i}, {block} layer {n}")
+    made = [_batch(batch, kind, masks, shown, dtype) for batch, shown in zip(batches, names, strict=True)]
+    if out is None:
+        return Capture.in_memory(made)
+    content = hashlib.sha256(b"".join(batch.read(name).tobytes() for batch in made for name in batch.names)).hexdigest()
+    return _written(made, Path(out), {"kind": "memory", "attention": kind, "dtype": dtype}, {"sha256": content})
+
+
+def import_array(
+    file: str | Path,
+    out: str | Path,
+    *,
+    name: str | None = None,
+    layout: str | None = None,
+    kind: Kind = "probs",
+    mask: MaskKind | None = None,
+    dtype: str = "float16",
+) -> Capture:
+    """Make a run of attention someone already has, as .npy, .npz or .safetensors.
+
+    Parameters
+    ----------
+    file
+        An array of order 3, or of order 4 or 5 with batches or layers before it; or an .npz or .safetensors with one
+        array per layer, whose names end in the number of the layer.
+    name
+        Which array of an .npz or .safetensors file; needed when there are several that are not layers.
+    layout
+        The axes of the array in their order: query, key, head and optionally batch or layer, as in
+        "batch,head,query,key". By default "query,key,head", and "head,query,key" for one array per layer.
+    mask
+        "causal" or "full"; found from the zeros above the diagonal when not given.
+    dtype
+        Of what is kept, "float16" or "float32".
+    """
+    _check_choices(kind, mask, dtype)
+    path = Path(file)
+    read = _read(path, name)
+    per_layer = isinstance(read, list)
+    layout = layout or ("head,query,key" if per_layer else "query,key,head")
+    arrays = [_ordered(array, layout, path) for array in (read if isinstance(read, list) else [read])]
+    if len({array.shape for array in arrays}) > 1:
+        raise InputError(f"{path}: the layers have different shapes {sorted({a.shape for a in arrays})}")
+    values = np.concatenate(arrays, axis=1) if per_layer else arrays[0]
+    _check_values(values, kind, dtype, str(path))
+    block: MaskKind = mask or _mask_of([list(layers) for layers in values])
+    made = [_batch({"heads": list(layers)}, kind, {"heads": block}, {}, dtype) for layers in values]
+    config = {"kind": "import", "layout": layout, "attention": kind, "mask": block, "dtype": dtype}
+    inputs = {"file": path.name, "array": name, "shape": list(values.shape), "sha256": full_hash(path)}
+    return _written(made, Path(out), config, inputs)
+
+
+def _check_choices(kind: str, mask: str | None, dtype: str) -> None:
+    choices = {"kind": (kind, ("probs", "scores")), "mask": (mask, (None, "causal", "full"))}
+    for what, (given, allowed) in (choices | {"dtype": (dtype, ("float16", "float32"))}).items():
+        if given not in allowed:
+            raise InputError(f"{what} is one of {', '.join(str(a) for a in allowed if a)}, not {given!r}")
+
+
+def _check_values(values: Array, kind: str, dtype: str, where: str) -> None:
+    """Raise unless an array can be attention of that kind and be kept in that number type."""
+    if values.dtype.kind not in "fiub":
+        raise InputError(f"{where} has dtype {values.dtype}; attention is real numbers")
+    if not values.size or 0 in values.shape:
+        raise InputError(f"{where} is empty: shape {values.shape}")
+    bad = np.argwhere(~np.isfinite(values))
+    if len(bad):
+        place = ", ".join(f"{a} {i}" for a, i in zip(AXES[-values.ndim :], bad[0], strict=True))
+        raise InputError(f"{where} has {len(bad)} entries that are NaN or infinite, the first at {place}")
+    if kind == "probs" and (values.min() < 0 or values.max() > 1 + SLACK):
+        raise InputError(
+            f"{where} has entries from {values.min():.3g} to {values.max():.3g}, which are no probabilities; "
+            'say kind="scores" (--kind scores) if these are scores before softmax'
+        )
+    if np.abs(values).max() > np.finfo(dtype).max:
+        better = "; import it with dtype float32" if dtype == "float16" else ""
+        raise InputError(f"{where} has values beyond the range of {dtype}{better}")
+
+
+def _mask_of(batches: Sequence[Layers]) -> MaskKind:
+    """Causal if nothing lies above the diagonal of any map."""
+    for maps in (maps for layers in batches for maps in layers):
+        n_query, n_key = maps.shape[-2:]
+        if not n_key >= n_query > 1 or maps[..., ~np.tri(n_query, n_key, k=n_key - n_query, dtype=bool)].any():
+            return "full"
+    return "causal"
+
+
+def _batch(
+    blocks: Mapping[str, Layers],
+    kind: str,
+    masks: Mapping[str, MaskKind],
+    tokens: Mapping[str, tuple[list[str], list[str]]],
+    dtype: str,
+) -> Batch:
+    arrays = {f"{kind}/{b}.{n}": np.asarray(a, dtype=dtype) for b, ls in blocks.items() for n, a in enumerate(ls)}
+    facts: dict[str, dict[str, Any]] = {block: {"mask": masks[block]} for block in blocks}
+    for block, (query, key) in tokens.items():
+        facts[block] |= {"query_tokens": query, "key_tokens": key}
+    layers = {b: {str(n): list(range(len(a))) for n, a in enumerate(ls)} for b, ls in blocks.items()}
+    return Batch({"keep": [kind], "blocks": facts, "layers": layers}, list(arrays), arrays.__getitem__)
+
+
+def _written(batches: Sequence[Batch], out: Path, config: dict[str, Any], inputs: dict[str, Any]) -> Capture:
+    """Write batches as a run, whole or not at all."""
+    with locked(out / f"capture{LOCK}", f"the import in {out}", lambda _: None):
+        run = Run.create(out, config=config, inputs=inputs)
+        try:
+            for i, batch in enumerate(batches):
+                metadata = {"headscape": json.dumps(batch.info)}
+                with ArrayWriter(run.batch_path(i), len(batch.names), metadata) as writer:
+                    for name in batch.names:
+                        writer.add(name, batch.read(name))
+            run.update(finished={"attention": len(batches)})
+        except BaseException:
+            run.discard()
+            raise
+    return Capture.of_run(run)
+
+
+# --- files -----------------------------------------------------------------------------------------------------------
+
+
+def _ordered(array: Array, layout: str, path: Path) -> Array:
+    """An array as (batch, layer, head, query, key)."""
+    axes = [axis.strip() for axis in layout.split(",")]
+    if not {"query", "key", "head"} <= set(axes) or not set(axes) <= set(AXES) or len(set(axes)) < len(axes):
+        raise InputError(f"layout {layout!r} must name query, key and head once each, and may name batch and layer")
+    if array.ndim != len(axes):
+        raise InputError(f"{path} has shape {array.shape}, layout '{layout}' names {len(axes)} axes")
+    for extra in ("layer", "batch"):
+        if extra not in axes:
+            array, axes = array[None], [extra, *axes]
+    return array.transpose([axes.index(axis) for axis in AXES])
+
+
+def _read(path: Path, name: str | None) -> Array | list[Array]:
+    """The array of a file, or the arrays of its layers in their order."""
+    if not path.is_file():
+        raise InputError(f"no file {path}")
+    ending = path.suffix.lower()
+    if ending in (".pt", ".pth", ".bin", ".pkl"):
+        raise InputError(
+            f"{path} is a pickle, which can run code when read; in the program that wrote it, convert it with "
+            f"safetensors.torch.save_file({{'0': layer0, '1': layer1}}, '{path.stem}.safetensors')"
+        )
+    try:
+        if ending == ".npy":
+            return cast("Array", np.load(path, allow_pickle=False))
+        if ending == ".npz" and not zipfile.is_zipfile(path):
+            raise InputError(f"{path} cannot be read: it is no .npz file")
+        if ending == ".npz":
+            with np.load(path, allow_pickle=False) as loaded:
+                return _chosen(path, {key: lambda key=key: loaded[key] for key in loaded.files}, name)
+        if ending == ".safetensors":
+            with safe_open(path, framework="np") as opened:
+                keys = list(opened.keys())
+                return _chosen(path, {key: lambda key=key: opened.get_tensor(key) for key in keys}, name)
+    except InputError:
+        raise
+    except (ValueError, OSError, EOFError, SafetensorError, TypeError, zipfile.BadZipFile) as error:
+        if "pickle" in str(error).lower() or "object array" in str(error).lower():
+            raise InputError(
+                f"{path} cannot be read: it is no {ending} file, or holds pickled objects, which can run code when read; "
+                "save a plain array"
+            ) from None
+        said = next(iter(str(error).splitlines()), "")
+        raise InputError(f"{path} cannot be read: {said or type(error).__name__}") from None
+    raise InputError(f"{path} is not .npy, .npz or .safetensors")
+
+
+def _chosen(path: Path, arrays: Mapping[str, Any], name: str | None) -> Array | list[Array]:
+    """The array of that name, the only one, or all of them if they are numbered layers."""
+    if name is not None:
+        if name not in arrays:
+            raise InputError(f"{path} has no array {name!r}; it has {', '.join(sorted(arrays))}")
+        return cast("Array", arrays[name]())
+    if len(arrays) == 1:
+        return cast("Array", next(iter(arrays.values()))())
+    numbers = {key: re.search(r"(\d+)$", key) for key in arrays}
+    order = sorted(arrays, key=lambda key: int(found[1]) if (found := numbers[key]) else -1)
+    if not arrays or None in numbers.values() or [int(numbers[k][1]) for k in order] != list(range(len(order))):  # type: ignore[index]
+        listed = ", ".join(sorted(arrays)[:6])
+        raise InputError(
+            f"{path} holds {len(arrays)} arrays ({listed}); choose one with --name, or name one per layer layer_0, ..."
+        )
+    return [cast("Array", arrays[key]()) for key in order]
+
+
+# --- memory ----------------------------------------------------------------------------------------------------------
+
+
+def _numpy(value: Any) -> Array:
+    """A torch tensor or anything array-like as an array."""
+    if hasattr(value, "detach"):
+        value = value.detach().cpu()
+        value = value.float().numpy() if str(value.dtype) in ("torch.bfloat16", "torch.float16") else value.numpy()
+    return np.asarray(value)
+
+
+def _is_array(value: Any) -> bool:
+    return hasattr(value, "shape") and hasattr(value, "dtype")
+
+
+def _batches_of(given: Any) -> list[dict[str, list[Array]]]:
+    """What was given as batches: block -> layers, each (head, query, key)."""
+    named = {b: v for n, b in _BLOCKS.items() if (v := _get(given, n)) is not None and len(v)}
+    if named:
+        return _split(named)
+    if isinstance(given, Mapping):
+        found = {int(m[1]): given[key] for key in given if (m := _CACHE_KEY.search(str(key)))}
+        if not found:
+            raise InputError(
+                f"no attention in a mapping with keys {', '.join(map(str, list(given)[:4]))}; keys like "
+                "'blocks.3.attn.hook_pattern' are understood"
+            )
+        return _split({"heads": [found[n] for n in sorted(found)]})
+    if _is_array(given):
+        array = _numpy(given)
+        return _split({"heads": list(array) if array.ndim > 3 else [array]})
+    if not isinstance(given, Sequence) or isinstance(given, str) or not given:
+        raise InputError(f"attention comes as arrays, one per layer, not as a {type(given).__name__}")
+    if all(layer is None for layer in given):
+        raise InputError(
+            "the attentions are None: the model computed them fused; load it with attn_implementation='eager', or give "
+            "the model itself to hs.capture"
+        )
+    if all(_is_array(layer) for layer in given):
+        return _split({"heads": list(given)})
+    batches = [batch for one in given for batch in _batches_of(one)]
+    if len({tuple((b, len(ls), len(ls[0])) for b, ls in batch.items()) for batch in batches}) > 1:
+        raise InputError("the batches have different blocks, layers or heads; give attention of one network")
+    return batches
+
+
+def _get(given: Any, name: str) -> Any:
+    return given.get(name) if isinstance(given, Mapping) else getattr(given, name, None)
+
+
+def _split(blocks: Mapping[str, Sequence[Any]]) -> list[dict[str, list[Array]]]:
+    """Blocks of layers (batch, head, query, key) or (head, query, key) as batches."""
+    found: dict[str, list[Array]] = {}
+    for block, layers in blocks.items():
+        arrays = [_numpy(layer) for layer in layers]
+        arrays = [array[None] if array.ndim == 3 else array for array in arrays]
+        if any(array.ndim != 4 for array in arrays):
+            shape = next(a.shape for a in arrays if a.ndim != 4)
+            raise InputError(
+                f"a layer of {block} has shape {shape}; give (head, query, key) or (batch, head, query, key)"
+            )
+        if len({(len(a), *a.shape[2:]) for a in arrays}) > 1:
+            raise InputError(f"the layers of {block} differ in batch, queries or keys: {[a.shape for a in arrays][:4]}")
+        found[block] = arrays
+    n = {len(layers[0]) for layers in found.values()}
+    if len(n) > 1:
+        raise InputError(f"the blocks hold different numbers of batches: {sorted(n)}")
+    return [{block: [layer[i] for layer in layers] for block, layers in found.items()} for i in range(n.pop())]
+
+
+def _tokens_of(given: Any, i: int, batch: Mapping[str, Layers], n_batch: int) -> dict[str, tuple[list[str], list[str]]]:
+    """Query and key strings of a batch by block."""
+    if given is None:
+        return {}
+    found = {}
+    for block, layers in batch.items():
+        n_query, n_key = layers[0].shape[-2:]
+        sides = [block.partition(".")[0], "encoder" if block.endswith(".cross") else block]
+        query, key = ([] if (own := _own_tokens(given, side, i, n_batch)) is None else own for side in sides)
+        for what, names, n in (("queries", query, n_query), ("keys", key, n_key)):
+            if names and len(names) != n:
+                raise InputError(f"batch {i} of {block} has {n} {what}, {len(names)} tokens were given")
+        found[block] = (query, key)
+    return found
+
+
+def _own_tokens(given: Any, block: str, i: int, n_batch: int) -> list[str] | None:
+    """The strings of one batch: a list of strings serves all batches, a list of lists has one for each."""
+    if isinstance(given, Mapping):
+        given = given.get(block)
+    if given is None:
+        return None
+    if len(given) and isinstance(given[0], str):
+        return [str(token) for token in given]
+    if len(given) != n_batch:
+        raise InputError(f"{len(given)} lists of tokens for {n_batch} batches")
+    return [str(token) for token in given[i]]
