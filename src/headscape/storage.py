@@ -19,13 +19,49 @@ from safetensors import SafetensorError, safe_open
 
 from headscape.errors import HeadscapeError, InputError
 
-__all__ = ["LOCK", "PARTIAL", "ArrayWriter", "read_arrays", "replacing", "write_arrays", "write_json"]
+__all__ = [
+    "LOCK",
+    "PARTIAL",
+    "ArrayWriter",
+    "new_command",
+    "read_arrays",
+    "remove_partials",
+    "replacing",
+    "write_arrays",
+    "write_json",
+    "writes_to",
+]
 
 PARTIAL, LOCK = ".partial", ".lock"
 _DTYPE_NAMES = {
     **{"float16": "F16", "float32": "F32", "float64": "F64"},
     **{"int64": "I64", "int32": "I32", "int16": "I16", "int8": "I8", "uint8": "U8", "bool": "BOOL"},
 }
+
+
+_folders: set[Path] = set()  # where this process, or a worker it was told of, writes
+
+
+def _command() -> str:
+    """A token of the command at work, the same in its worker processes."""
+    return os.environ.setdefault("HEADSCAPE_COMMAND", secrets.token_hex(4))
+
+
+def new_command() -> None:
+    """Begin a command of its own: the half-written files of another one are not its to take away."""
+    os.environ["HEADSCAPE_COMMAND"] = secrets.token_hex(4)
+
+
+def writes_to(folder: Path) -> None:
+    """Say that workers will write into a folder, so that `remove_partials` looks there too."""
+    _folders.add(folder)
+
+
+def remove_partials() -> None:
+    """Take away the half-written files of this command, its own and those of workers that were ended."""
+    for folder in _folders:
+        for left in folder.glob(f"*.{_command()}????????{PARTIAL}"):
+            left.unlink(missing_ok=True)
 
 
 @contextmanager
@@ -36,7 +72,8 @@ def replacing(path: Path) -> Iterator[Path]:
     each has a name of its own to write to; the one that is done takes away what others left, killed or late.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
-    partial = path.with_name(f"{path.name}.{secrets.token_hex(4)}{PARTIAL}")
+    partial = path.with_name(f"{path.name}.{_command()}{secrets.token_hex(4)}{PARTIAL}")
+    _folders.add(path.parent)
     try:
         yield partial
         try:

@@ -22,7 +22,7 @@ from headscape.locks import locked
 from headscape.records import FORMAT
 from headscape.results import Result
 from headscape.runs import Run
-from headscape.storage import write_json
+from headscape.storage import write_json, writes_to
 from headscape.studies.work.how import Work
 
 __all__ = ["Folder", "Kept", "kept_studies", "newest", "study_folder"]
@@ -75,6 +75,7 @@ def study_folder(
         return
     place = run.path.resolve() / study
     folder = Folder(study, key, place / key, place / UNITS)
+    writes_to(folder.units)
     if work.resume and not folder.path.is_dir():
         _refuse_other(run, study, plain)
     with locked(place / f"{key}.lock", f"the study {study} in {run.path}", work.say):

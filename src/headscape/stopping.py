@@ -1,0 +1,95 @@
+"""Orderly stops: Ctrl-C, SIGTERM and SIGHUP end a command and its workers within two seconds and leave no half file."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from types import FrameType
+
+from headscape.storage import new_command, remove_partials
+
+__all__ = ["Stopped", "end_workers", "stoppable"]
+
+GRACE_SECONDS = 1.5
+"""What is left of the two seconds for Python to unwind; code that does not return by then is ended."""
+_SIGNALS = ("SIGINT", "SIGTERM", "SIGHUP")
+
+
+class Stopped(BaseException):
+    """The command was asked to stop; `code` is its exit code."""
+
+    def __init__(self, number: int) -> None:
+        super().__init__(signal.Signals(number).name)
+        self.code = 128 + number
+
+
+@contextmanager
+def stoppable(say: Callable[[str], None]) -> Iterator[None]:
+    """Turn the first signal into `Stopped`; if that is not heard in time, clean up and exit from beside.
+
+    `say` is called with the line for the user when the exit comes from beside. Only in the main thread.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    new_command()
+    asked = threading.Event()
+
+    def leave(number: int) -> None:
+        if not over.wait(GRACE_SECONDS):
+            end_workers()
+            remove_partials()
+            with suppress(Exception):
+                say("")
+            os._exit(128 + number)
+
+    def stop(number: int, frame: FrameType | None) -> None:
+        if asked.is_set():
+            return
+        asked.set()
+        threading.Thread(target=leave, args=(number,), daemon=True).start()
+        raise Stopped(number)
+
+    over = threading.Event()
+    before = {}
+    for name in _SIGNALS:
+        if hasattr(signal, name):
+            before[name] = signal.signal(getattr(signal, name), stop)
+    try:
+        yield
+    except Stopped:
+        end_workers()
+        remove_partials()
+        raise
+    finally:
+        over.set()
+        for name, handler in before.items():
+            signal.signal(getattr(signal, name), handler)
+
+
+def end_workers() -> None:
+    """Kill the processes this one has started, and theirs."""
+    for pid in _descendants(os.getpid()):
+        with suppress(OSError):
+            os.kill(pid, signal.SIGKILL)
+
+
+def _descendants(root: int) -> list[int]:
+    """Process ids below a process, youngest last; found in /proc, or nothing where there is none."""
+    parents: dict[int, int] = {}
+    for entry in Path("/proc").glob("[0-9]*") if sys.platform == "linux" else ():
+        with suppress(OSError, ValueError, IndexError):
+            parents[int(entry.name)] = int((entry / "stat").read_text().rsplit(")", 1)[1].split()[1])
+    found: list[int] = []
+    for pid in sorted(parents):
+        above = pid
+        while above in parents and above != root:
+            above = parents[above]
+        if above == root and pid != root:
+            found.append(pid)
+    return found
