@@ -29,6 +29,7 @@ _HOMES = {
     "results": ("FigureSpec", "Finding", "Result"),
     "runs": ("Run",),
     "studies": ("open_result",),
+    "studies.heads": ("find_heads",),
     "studies.organize": ("organize",),
     "studies.prune": ("prune", "rank_heads"),
     "tensor": ("AttentionTensor", "HeadId"),

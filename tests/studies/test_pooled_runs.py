@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 
 import headscape as hs
+from headscape.roles import assign_roles, batch_roles, role_scores, role_table
 from headscape.studies.collapse.study import collapse
 from headscape.studies.gaussian.study import gaussian
-from headscape.studies.organize.roles import assign_roles, role_scores
 from headscape.studies.organize.study import organize, shuffled_rows
 from headscape.studies.softmax.study import check_scores
 from headscape.tensor import AttentionTensor, block_bounds
@@ -53,8 +53,8 @@ def test_roles_of_blocks_are_those_planted():
     X = pooled(np.stack([own, first, before, even], axis=2), 6)
     np.testing.assert_allclose(X.mass().sum(axis=1), 1, atol=1e-6)
     scores = role_scores(X)
-    assert assign_roles(scores) == ["own block", "first block", "block before", "even blocks"]
-    assert not {"self", "previous", "same", "uniform"} & set(scores.columns)
+    assert assign_roles(role_table([batch_roles(X)]), 4) == ["own block", "first block", "block before", "even blocks"]
+    assert not {"self", "previous", "duplicate", "uniform"} & set(scores.columns)
     assert scores["own block"][0] == pytest.approx(1) and scores["block before"][2] == pytest.approx(1)
     # the even head: in block b of six, 4 keys of 4b + 1 .. 4b + 4 in its own block, the rest before
     share = np.mean([np.mean([(i % 4 + 1) / (i + 1) for i in range(4 * b, 4 * b + 4)]) for b in range(6)])

@@ -40,11 +40,11 @@ class _Offsets(Tap):
 def repeated_sequence_scores(
     model: Model, length: int = 64, n_sequences: int = 4, seed: int = 0
 ) -> dict[str, dict[HeadId, float]]:
-    """Score every head of a decoder: {"induction": {head: share}, "duplicate": {head: share}}.
+    """Score every head of a decoder: {"induction": {head: share}, "duplicate": {head: share}, "chance": {head: share}}.
 
     `length` random tokens are shown twice. In the second copy, an induction head attends to the token after the earlier
     occurrence (length - 1 back), a duplicate-token head to the occurrence itself (length back). Random tokens have no
-    other structure, so an even head scores about 1 / (1.5 length).
+    other structure; chance is what a head scores that spreads its attention evenly.
     """
     if model.tokenizer is None or model.images is not None or not model.causal:
         raise InputError(f"induction is a matter of decoders of text; {model.source} is none")
@@ -65,4 +65,5 @@ def repeated_sequence_scores(
     for site in model.sites:
         for name, mass in tap.sums[id(modules[site.name])].items():
             scores[name] |= {head: float(mass[head.head]) / n_sequences for head in site.heads}
-    return scores
+    even = float((1 / np.arange(len(prefix) + length + 1, len(prefix) + 2 * length + 1)).mean())
+    return scores | {"chance": {head: even for site in model.sites for head in site.heads}}

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from headscape.intervals import mean_interval
 from headscape.results import Finding
-from headscape.studies.organize.roles import MIXED
+from headscape.roles import MIXED
 from headscape.studies.organize.stability import mean_of_pairs
 from headscape.verdicts import cannot_tell, judge
 

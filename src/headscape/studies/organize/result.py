@@ -14,7 +14,7 @@ import pandas as pd
 from headscape.geometry.diffusion import diffusion_map
 from headscape.intervals import Interval, mean_interval
 from headscape.results import FigureSpec, Finding, Result
-from headscape.studies.organize.roles import FolderRole, name_folders
+from headscape.studies.organize.clusters import FolderRole, name_folders
 from headscape.studies.organize.stability import Stability, stability
 from headscape.tree import PartitionTree
 
@@ -36,6 +36,7 @@ class OrganizeResult(Result):
     """The heads of a network, organized.
 
     `heads` has one row per head: entropies averaged over batches (`*_null`: of the shuffled null), role scores, role.
+    `roles` has one row per head and role, as `headscape.roles.role_table` makes it: score, chance, share of batches.
     tree, distances and affinity are the consensus over batches. entropies and null_entropies are (n_batch, 5, n_head)
     in the order of `ENTROPIES`; network likewise (n_batch, 5). energy holds, for every batch, the share of the energy
     in the largest 1 % of the tri-Haar coefficients: organized, and in the natural order. The mean (DC) coefficient,
@@ -48,6 +49,7 @@ class OrganizeResult(Result):
     block: str
     kind: str
     heads: pd.DataFrame
+    roles: pd.DataFrame
     tree: PartitionTree
     distances: Array
     affinity: Array

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import json
-import warnings
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Unpack
@@ -18,10 +18,10 @@ from headscape.captures import Capture, open_capture
 from headscape.errors import InputError
 from headscape.geometry.consensus import consensus_of
 from headscape.geometry.questionnaire import Questionnaire
+from headscape.roles import PROBED, BatchRoles, assign_roles, batch_roles, positional, role_table
 from headscape.runs import Run
 from headscape.storage import read_arrays, write_arrays
 from headscape.studies.organize.result import DECAY_RANKS, ENTROPIES, OrganizeResult
-from headscape.studies.organize.roles import assign_roles, role_scores
 from headscape.studies.work.folder import Folder, study_folder
 from headscape.studies.work.how import How, Work
 from headscape.studies.work.models import Loader, models_of
@@ -99,7 +99,7 @@ def organize(
         if error > 0:
             facts["sketch_error"] = error
             work.say(f"distances between heads are sketched: 95 % of them within {error:.1%}")
-        probes = _induction(own, captured, chosen, random_state, folder, work)
+        probes = _probes(own, captured, chosen, random_state, folder, work)
         result = _summarize(captured, facts, settings, batches, controls, probes)
         folder.save(result)
     return result
@@ -172,15 +172,25 @@ def _unit(
     null = _measure(shuffled_rows(X, seed), settings, threads)
     arrays = _measure(X, settings, threads)
     arrays |= {f"null_{name}": null[name] for name in ("entropies", "network", "decay", "network_decay", "energy")}
-    roles = role_scores(X).drop(columns=["block", "layer", "head"]) if X.kind == "probs" else pd.DataFrame()
-    arrays |= {f"role/{name}": roles[name].to_numpy(dtype=np.float64) for name in roles}
-    write_arrays(path, arrays, {"roles": json.dumps(list(roles))})
+    chance: dict[str, float] = {}
+    if X.kind == "probs":
+        found = batch_roles(X)
+        arrays |= {f"role/{name}": scores for name, scores in found.scores.items()} | {"positional": positional(X)}
+        chance = {name: found.chance.get(name, float("nan")) for name in found.scores}
+    write_arrays(path, arrays, {"chance": json.dumps(chance)})
 
 
 def _read(path: Path) -> Arrays:
     arrays, metadata = read_arrays(path)
-    roles = {f"role/{name}": arrays[f"role/{name}"] for name in json.loads(metadata["roles"])}  # in their own order
-    return {name: array for name, array in arrays.items() if name not in roles} | roles
+    chance = json.loads(metadata["chance"])  # by role, in the order of the roles
+    return arrays | {"roles": np.array(list(chance)), "chance": np.array(list(chance.values()))}
+
+
+def _roles_of(found: Arrays) -> BatchRoles:
+    names = [str(name) for name in found["roles"]]
+    return BatchRoles(
+        {name: found[f"role/{name}"] for name in names}, dict(zip(names, map(float, found["chance"]), strict=True))
+    )
 
 
 def shuffled_rows(X: AttentionTensor, random_state: int = 0) -> AttentionTensor:
@@ -225,12 +235,17 @@ def measure_trees(X: AttentionTensor, trees: Sequence[PartitionTree]) -> dict[st
     }
 
 
-def _induction(model: Model | None, captured: Capture, block: str, seed: int, folder: Folder, work: Work) -> Arrays:
-    """Induction and duplicate-token scores by head; none without a model or where they mean nothing."""
+def _probes(model: Model | None, captured: Capture, block: str, seed: int, folder: Folder, work: Work) -> Arrays:
+    """Induction and duplicate-token scores on repeated random tokens, and the copying score of the weights.
+
+    Nothing without a model, or where they mean nothing.
+    """
     if model is None:
         return {}
-    path = folder.unit("induction", model.fingerprint, seed, block, [str(head) for head in captured.heads(block)])
+    heads = captured.heads(block)
+    path = folder.unit("probes", model.fingerprint, seed, [str(head) for head in heads])
     if not path.exists():
+        from headscape.attention.circuits import copying_scores
         from headscape.attention.induction import repeated_sequence_scores
 
         try:
@@ -238,10 +253,10 @@ def _induction(model: Model | None, captured: Capture, block: str, seed: int, fo
         except InputError as error:
             work.say(f"no induction scores: {error}")
             return {}
-        heads = captured.heads(block)
+        with suppress(InputError):  # a network whose values cannot be read has no such column
+            scores |= {"copying": copying_scores(model)}
         write_arrays(path, {name: np.array([found[head] for head in heads]) for name, found in scores.items()})
-    found = read_arrays(path)[0]
-    return {name: found[name] for name in ("induction", "duplicate")}
+    return read_arrays(path)[0]
 
 
 def _summarize(
@@ -257,16 +272,20 @@ def _summarize(
     for k, name in enumerate(ENTROPIES):
         frame[name] = np.mean([found["entropies"][k] for found in batches], axis=0)
         frame[f"{name}_null"] = np.mean([found["null_entropies"][k] for found in batches], axis=0)
-    names = [name for name in batches[0] if name.startswith("role/")]
-    if names:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", RuntimeWarning)  # a pattern no batch can show (next token) stays NaN
-            means = {
-                name.removeprefix("role/"): np.nanmean([found[name] for found in batches], axis=0) for name in names
-            }
-        roles = pd.DataFrame(means | dict(probes))
-        frame["role"] = assign_roles(roles)
-        frame = pd.concat([frame, roles], axis=1)
+    roles = pd.DataFrame()
+    if len(batches[0]["roles"]):
+        made = {
+            name: BatchRoles({name: probes[name]}, {name: float(probes["chance"][0])})
+            for name in PROBED
+            if name in probes
+        }
+        roles = role_table([_roles_of(found) for found in batches], made)
+        frame["role"] = assign_roles(roles, len(frame))
+        for role, group in roles.groupby("role", sort=False):
+            frame[str(role)] = group["score"].to_numpy()
+        frame["positional"] = np.mean([found["positional"] for found in batches], axis=0)
+        if "copying" in probes:
+            frame["copying"] = probes["copying"]
 
     def stack(name: str, of: Sequence[Arrays] = batches) -> npt.NDArray[Any]:
         return np.array([found[name] for found in of])
@@ -278,6 +297,7 @@ def _summarize(
         block=facts["block"],
         kind=facts["kind"],
         heads=frame,
+        roles=roles,
         tree=agreed.tree,
         distances=agreed.distances,
         affinity=agreed.affinity,

@@ -1,11 +1,18 @@
 import numpy as np
+import pandas as pd
 import pytest
 from scipy.special import comb
 
 import headscape as hs
-from headscape.studies.organize.roles import assign_roles, name_folders, role_scores
+from headscape.roles import BatchRoles, batch_roles, find_role, role_scores, role_table
+from headscape.roles import assign_roles as assign
+from headscape.studies.organize.clusters import name_folders
 
 TOKENS = ["The", " cat", " saw", " the", ".", " The", " cat", ",", " dog", " saw", " it", "."]
+
+
+def assign_roles(X, probes=None):
+    return assign(role_table([batch_roles(X)], probes), len(X.heads))
 
 
 def head_with(pattern, n=12, causal=True):
@@ -37,7 +44,7 @@ def test_heads_made_for_a_role_get_its_name():
     maps = np.stack([head_with(p) for p in PATTERNS.values()], axis=-1)
     X = hs.AttentionTensor(maps, query_tokens=TOKENS, key_tokens=TOKENS, mask="causal")
     scores = role_scores(X)
-    assert assign_roles(scores) == list(PATTERNS)
+    assert assign_roles(X) == list(PATTERNS)
     for i, role in enumerate(PATTERNS):
         assert scores[role].idxmax() == i
 
@@ -45,7 +52,7 @@ def test_heads_made_for_a_role_get_its_name():
 def test_next_token_needs_keys_ahead():
     ahead = head_with(lambda i: [i + 1], causal=False)[:, :, None]
     X = hs.AttentionTensor(ahead, query_tokens=TOKENS, key_tokens=TOKENS)
-    assert assign_roles(role_scores(X)) == ["next"]
+    assert assign_roles(X) == ["next"]
     causal = hs.AttentionTensor(head_with(PATTERNS["self"])[:, :, None], mask="causal")
     assert np.isnan(role_scores(causal)["next"][0])
 
@@ -61,7 +68,7 @@ def test_scores_are_the_plain_sums():
         assert scores["previous"][h] == pytest.approx(np.mean([P[i, i - 1, h] for i in range(1, 12)]), rel=1e-5)
         assert scores["first"][h] == pytest.approx(np.mean(P[1:, 0, h]), rel=1e-5)
         rows = [i for i in range(12) if any(j < i for j in same(i))]
-        assert scores["same"][h] == pytest.approx(np.mean([P[i, same(i), h].sum() for i in rows]), rel=1e-5)
+        assert scores["duplicate"][h] == pytest.approx(np.mean([P[i, same(i), h].sum() for i in rows]), rel=1e-5)
         marks = [4, 7, 11]
         assert scores["punctuation"][h] == pytest.approx(
             np.mean([P[i, [j for j in marks if j <= i], h].sum() for i in range(4, 12)]), rel=1e-5
@@ -83,14 +90,68 @@ def test_positional_share_is_one_for_a_function_of_the_offset_and_small_for_nois
 def test_tokens_without_repeats_have_no_same_and_no_punctuation():
     X = hs.AttentionTensor(np.full((4, 4, 2), 0.25))
     scores = role_scores(X)
-    assert scores["same"].isna().all() and scores["punctuation"].isna().all()
-    assert assign_roles(scores) == ["uniform", "uniform"]
+    assert scores["duplicate"].isna().all() and scores["punctuation"].isna().all()
+    assert assign_roles(X) == ["uniform", "uniform"]
 
 
 def test_induction_comes_before_other_names():
     X = hs.AttentionTensor(head_with(PATTERNS["first"])[:, :, None], mask="causal")
-    scores = role_scores(X).assign(induction=0.7, duplicate=0.1)
-    assert assign_roles(scores) == ["induction"]
+    probe = BatchRoles({"induction": np.array([0.7])}, {"induction": 0.02})
+    X = hs.AttentionTensor(X.values, query_tokens=TOKENS, key_tokens=TOKENS, mask="causal")
+    assert assign_roles(X, {"induction": probe}) == ["induction"]
+    weak = BatchRoles({"induction": np.array([0.3])}, {"induction": 0.02})
+    assert assign_roles(X, {"induction": weak}) == ["first"]
+
+
+def followers(i):
+    return [j + 1 for j in range(i) if TOKENS[j] == TOKENS[i] and j + 1 < i]
+
+
+def test_induction_on_text_is_attention_to_what_followed_the_same_token():
+    rng = np.random.default_rng(3)
+    weights = rng.random((12, 12, 2)) * np.tri(12)[:, :, None]
+    P = weights / weights.sum(axis=1, keepdims=True)
+    X = hs.AttentionTensor(P, query_tokens=TOKENS, key_tokens=TOKENS, mask="causal")
+    rows = [i for i in range(12) if followers(i)]
+    expected = np.mean([P[i, followers(i)].sum(axis=0) for i in rows], axis=0)
+    np.testing.assert_allclose(role_scores(X)["induction"], expected, rtol=1e-5)
+    assert batch_roles(X).chance["induction"] == pytest.approx(np.mean([len(followers(i)) / (i + 1) for i in rows]))
+    X = hs.AttentionTensor(head_with(followers)[:, :, None], query_tokens=TOKENS, key_tokens=TOKENS, mask="causal")
+    assert assign_roles(X) == ["induction"]
+
+
+def test_chance_is_what_shuffled_rows_score_on_average():
+    from headscape.studies.organize.study import shuffled_rows
+
+    X = hs.AttentionTensor(
+        head_with(PATTERNS["previous"])[:, :, None], query_tokens=TOKENS, key_tokens=TOKENS, mask="causal"
+    )
+    scores = pd.concat([role_scores(shuffled_rows(X, seed)) for seed in range(300)]).mean(numeric_only=True)
+    for role, chance in batch_roles(X).chance.items():
+        if not np.isnan(chance):
+            assert scores[role] == pytest.approx(chance, abs=0.03), role
+
+
+def test_a_window_that_covers_everything_is_not_called_local():
+    even = hs.AttentionTensor(head_with(lambda i: range(max(0, i - 5), i))[:6, :6, None], mask="causal")
+    assert assign_roles(even) != ["local"]
+    n = 60
+    near = np.abs(np.arange(n)[:, None] - np.arange(n) - 3.5) < 4
+    maps = near * np.tri(n)
+    maps[maps.sum(axis=1) == 0, 0] = 1
+    assert assign_roles(hs.AttentionTensor((maps / maps.sum(axis=1, keepdims=True))[:, :, None], mask="causal")) == [
+        "local"
+    ]
+
+
+def test_names_researchers_use():
+    assert [find_role(name) for name in ("Sink", "previous_token", "duplicate token")] == [
+        "first",
+        "previous",
+        "duplicate",
+    ]
+    with pytest.raises(hs.InputError, match="no role is called 'inductoin'"):
+        find_role("inductoin")
 
 
 def test_folders_are_named_by_the_hypergeometric_tail():

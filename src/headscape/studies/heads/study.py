@@ -1,0 +1,138 @@
+"""Find the heads of a role by name, or of a role of one's own, in a run, a capture or a result."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from headscape.captures import Capture, open_capture
+from headscape.errors import InputError
+from headscape.roles import RoleFunction, batch_roles, find_role, role_table
+from headscape.runs import Run
+from headscape.studies.organize import OrganizeResult
+from headscape.studies.organize.study import shuffled_rows
+from headscape.studies.work.folder import newest
+from headscape.tensor import AttentionTensor, HeadId
+
+__all__ = ["find_heads"]
+
+
+def find_heads(
+    source: Run | Capture | AttentionTensor | OrganizeResult | str | Path,
+    role: str | RoleFunction = "induction",
+    top: int | None = 10,
+    *,
+    block: str | None = None,
+    random_state: int = 0,
+) -> pd.DataFrame:
+    """The heads that follow a pattern most, best first.
+
+    Parameters
+    ----------
+    source
+        A run (its newest organized result is used, which may have seen the model), a capture, one attention tensor, or
+        the result itself.
+    role
+        One of `headscape.roles.ROLES` (induction, previous, duplicate, first or sink, self, next, punctuation, local,
+        uniform); or a function of maps (n_query, n_key, n_head) and key tokens that returns a score per head.
+    top
+        How many; None for all.
+    block
+        Of an encoder-decoder: which block; all of them without.
+
+    Returns
+    -------
+    DataFrame
+        block, layer, head, score (mean over batches), chance (the score of attention spread at random; for a function
+        of one's own its score on shuffled rows), share (of the batches in which the head holds the role), holds.
+
+    >>> maps = np.zeros((4, 4, 2)); maps[1:, 0, 0] = 1; maps[:, :, 1] = 0.25; maps[0, 0, 0] = 1
+    >>> find_heads(AttentionTensor(maps), "sink")[["layer", "head", "score", "holds"]]
+       layer  head  score  holds
+    0      0     0   1.00   True
+    1      0     1   0.25  False
+    """
+    if top is not None and top < 1:
+        raise InputError(f"top must be at least 1, not {top}")
+    if callable(role):
+        found = pd.concat([_own(X, role, random_state) for X in _tensors(source, block)])
+        found = found.groupby(["block", "layer", "head"], sort=False, as_index=False).mean()
+        found["holds"] = found["share"] > 0.5
+    else:
+        found = _named(source, find_role(role), block)
+    found = found.sort_values("score", ascending=False, kind="stable", ignore_index=True)
+    return found if top is None else found.head(top)
+
+
+def _named(source: Any, role: str, block: str | None) -> pd.DataFrame:
+    """Score, chance and share of every head for a role that has a name."""
+    result = _result_of(source)
+    if result is not None:
+        heads, table = result.heads, result.roles
+        if block is not None and block != result.block:
+            raise InputError(f"the organized heads are of block {result.block}, not {block!r}")
+    else:
+        parts = [_table_of(source, name) for name in _blocks_of(source, block)]
+        heads = pd.concat([heads for heads, _ in parts], ignore_index=True)
+        sizes = np.cumsum([0, *(len(heads) for heads, _ in parts)])
+        table = pd.concat([t.assign(number=t["number"] + sizes[i]) for i, (_, t) in enumerate(parts)])
+    table = table[table["role"] == role] if len(table) else table
+    if not len(table):
+        raise InputError(
+            f"nothing here can show the role {role!r}: it needs probabilities, and tokens that repeat or look ahead"
+        )
+    found = heads.iloc[table["number"]][["block", "layer", "head"]].reset_index(drop=True)
+    for name in ("score", "chance", "share"):
+        found[name] = table[name].to_numpy()
+    return found.assign(holds=table["enough"].to_numpy(dtype=bool))
+
+
+def _result_of(source: Any) -> OrganizeResult | None:
+    if isinstance(source, OrganizeResult):
+        return source
+    if isinstance(source, (Capture, AttentionTensor)):
+        return None
+    run = source if isinstance(source, Run) else Run.open(source)
+    kept = newest(run, OrganizeResult.study)
+    found = None if kept is None else OrganizeResult.load(kept.path)
+    return found if found is not None and len(found.roles) else None
+
+
+def _blocks_of(source: Any, block: str | None) -> Sequence[str | None]:
+    if isinstance(source, AttentionTensor):
+        return [None]
+    captured = open_capture(source)
+    return captured.blocks if block is None else [captured.block(block)]
+
+
+def _table_of(source: Any, block: str | None) -> tuple[pd.DataFrame, pd.DataFrame]:
+    tensors = list(_tensors(source, block))
+    if tensors[0].kind != "probs":
+        raise InputError("roles are about probabilities; these are scores before softmax")
+    heads = pd.DataFrame(tensors[0].heads, columns=list(HeadId._fields))
+    return heads, role_table([batch_roles(X) for X in tensors])
+
+
+def _tensors(source: Any, block: str | None) -> list[AttentionTensor]:
+    if isinstance(source, AttentionTensor):
+        return [source]
+    if isinstance(source, OrganizeResult):
+        raise InputError("a role of one's own looks at the maps; give the run or the capture")
+    captured = open_capture(source)
+    blocks = captured.blocks if block is None else [captured.block(block)]
+    return [captured.tensor(i, name, captured.kind()) for name in blocks for i in range(len(captured))]
+
+
+def _own(X: AttentionTensor, function: RoleFunction, seed: int) -> pd.DataFrame:
+    """Scores of one batch by a function of the user's, and on its rows shuffled."""
+    score, chance = (
+        np.asarray(function(tensor.values, tensor.key_tokens), dtype=float) for tensor in (X, shuffled_rows(X, seed))
+    )
+    if score.shape != (len(X.heads),):
+        raise InputError(f"the role's function returned shape {score.shape}; a score per head is ({len(X.heads)},)")
+    frame = pd.DataFrame(X.heads, columns=list(HeadId._fields))
+    return frame.assign(score=score, chance=chance, share=(score > chance).astype(float))
