@@ -1,0 +1,48 @@
+"""The command that names the heads of a role."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import pandas as pd
+import typer
+
+from headscape.cli import options as o
+from headscape.cli.shared import app, out, print_frame, print_json
+
+
+@app.command(epilog="Examples: `headscape heads runs/book`, `headscape heads runs/book --role induction --top 5`")
+def heads(
+    run: o.Run,
+    role: Annotated[
+        str | None, typer.Option(help="induction, previous, duplicate, first (sink), self, next, punctuation, local, ...")
+    ] = None,
+    top: Annotated[int, typer.Option(help="How many heads to list per role.", min=1)] = 10,
+    block: o.Block = None,
+    as_json: o.Json = False,
+) -> None:
+    """Name the heads of a run by role: induction, previous token, attention sink and others, beside chance."""
+    from headscape.errors import InputError
+    from headscape.records import as_records
+    from headscape.roles import BLOCK_ROLES, ROLES, find_role
+    from headscape.studies.heads import find_heads
+
+    meanings = ROLES | BLOCK_ROLES
+    tables: dict[str, pd.DataFrame] = {}
+    for name in meanings if role is None else [find_role(role)]:
+        try:
+            found = find_heads(run, name, None, block=block)
+        except InputError:
+            if role is not None:
+                raise
+            continue  # a pattern that nothing here can show
+        tables[name] = found.head(top) if role is not None else found[found["holds"]].head(top)
+    if as_json:
+        print_json({name: as_records(table) for name, table in tables.items()})
+        return
+    for name, table in tables.items():
+        if len(table):
+            print_frame(f"{name}: {meanings[name]}", table)
+    empty = [name for name, table in tables.items() if not len(table)]
+    if empty:
+        out.print(f"no head of this role beyond chance: {', '.join(empty)}", highlight=False, markup=False)
