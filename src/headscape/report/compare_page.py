@@ -6,12 +6,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from headscape.report import draw_sections
 from headscape.report.gather import gather
-from headscape.report.headmaps import HeadMaps
-from headscape.report.page import page
+from headscape.report.page import Page
 from headscape.results import Result
-from headscape.storage import replacing
 
 __all__ = ["write_page"]
 
@@ -30,9 +27,4 @@ def write_page(
     out
         The file; it appears whole or not at all.
     """
-    scene = gather([result])
-    pictures = draw_sections(scene)
-    with replacing(out) as partial, partial.open("w", encoding="utf-8") as file:
-        for part in page(title, facts, "", scene, pictures, HeadMaps(), dict(provenance)):
-            file.write(part)
-    return out
+    return Page(title, facts, gather([result]), provenance).write(out)

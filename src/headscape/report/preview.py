@@ -1,4 +1,4 @@
-"""A still of the head map, which a browser shows before plotly has been read, and without scripts instead of it."""
+"""A still of the head map, shown before plotly is loaded and where scripts are off."""
 
 from __future__ import annotations
 

@@ -104,8 +104,13 @@ def test_first_screen_says_what_was_found(page):
     assert NASTY[0] in summary
     assert "12 heads in 4 layers" in summary
     findings = page.query_selector_all(".findings li")
-    assert [item.get_attribute("class") for item in findings] == ["holds", "fails", "plain"]
+    assert [item.get_attribute("class") for item in findings] == ["holds", "fails", "unsure", "plain"]
     assert "Shuffling does not change <b>this</b>." in findings[1].inner_text()
+    rule = findings[2].query_selector(".rule")
+    assert rule.inner_text() == "? Cannot tell: one batch; capture at least 3"
+    sizes = "e => [parseFloat(getComputedStyle(e.querySelector('small')).fontSize), parseFloat(getComputedStyle(e).fontSize)]"
+    small, normal = rule.evaluate(sizes)
+    assert small < normal
     target = findings[0].query_selector("a").get_attribute("href")
     assert page.inner_text(f"{target} h3") == "Map of the heads"
     for figure in page.query_selector_all("figure.card"):
@@ -139,7 +144,7 @@ def test_clicking_a_leaf_or_a_row_selects_everywhere(page):
         check_selected(page, layer, head)
 
 
-def test_clicking_a_folder_zooms_and_dims_the_others(page):
+def test_clicking_a_cluster_zooms_and_dims_the_others(page):
     page.select_option("#colour", "layer")
     click(page, "head_tree", 1, 1)
     tree = head_tree(N_LAYER, N_HEAD)
@@ -158,7 +163,7 @@ def test_colour_menu_offers_everything_and_recolours(page):
     offered = page.eval_on_selector_all("#colour option", "options => options.map(o => o.textContent)")
     assert offered[:2] == ["layer", "role"]
     assert {"entropy", "gain"} <= set(offered)
-    assert any(text.startswith("folder, level 1 (3 folders)") for text in offered)
+    assert any(text.startswith("cluster, level 1 (3 clusters)") for text in offered)
     colours = "document.querySelector('.head_map .plot').data[0].marker.color"
 
     def groups(choice):
@@ -172,7 +177,7 @@ def test_colour_menu_offers_everything_and_recolours(page):
     layers = RESULT.frame["layer"].tolist()
     assert groups("layer") == [layers.index(layer) for layer in layers]
     labels = head_tree(N_LAYER, N_HEAD).level(1).tolist()
-    assert groups("folder:1") == [labels.index(label) for label in labels]
+    assert groups("cluster:1") == [labels.index(label) for label in labels]
     assert "look at <b>first</b>" in page.inner_text("#legend")
     entropy = np.array(page.evaluate("document.querySelector('.head_grid .plot').data[0].z.map(r => [...r])"))
     assert np.allclose(entropy.ravel(), RESULT.frame["entropy"], rtol=1e-5)
@@ -211,7 +216,7 @@ def test_tab_reaches_the_controls(page):
     assert any("plot" in where for where in reached)
 
 
-def test_map_shows_the_attention_and_its_organised_order(page):
+def test_map_shows_the_attention_and_its_organized_order(page):
     layer, head = 2, 1
     select(page, layer, head)
     order = RESULT.shown[0].data["query_orders"][0]
@@ -228,7 +233,7 @@ def test_map_shows_the_attention_and_its_organised_order(page):
             assert said[1].endswith(f"({query})")
             assert said[2] == f"key “{visible(TOKENS[key])}” ({key})"
             if key > query:
-                assert said[0] == "not allowed to look there"
+                assert said[0] == "masked: this query cannot attend to this key"
             else:
                 grey = np.sqrt(VALUES[0, layer, head, query, key] / top)
                 shown = np.sqrt(float(said[0].split()[-1]) / top)

@@ -1,0 +1,80 @@
+"""The section of a study as HTML: its figures as cards, those of heads beside the panel of the selected head."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from headscape.report.gather import LINKED, Scene, Section
+from headscape.report.preview import preview
+from headscape.report.tables import characters, table
+from headscape.report.text import escape, slug
+from headscape.results import FigureSpec
+
+__all__ = ["PANEL", "caption", "section_html"]
+
+PANEL = '<aside id="panel" class="panel" aria-label="Selected head" tabindex="-1"></aside>'
+WIDTHS = {"head_map": "wide", "head_matrix": "half", "head_grid": "half", "head_tree": "wide"}
+HALF = 72  # characters of a table's row that fit into half the page
+
+
+def section_html(section: Section, pictures: Mapping[str, Any], scene: Scene) -> str:
+    """Return a section; `pictures` says what the page draws, by anchor, and what is missing."""
+    linked = sorted(section.of_kind(*LINKED), key=lambda figure: LINKED.index(figure.kind))
+    rest = [figure for figure in section.figures if figure.kind not in LINKED]
+    parts = [f'<section class="study" id="study-{slug(section.study)}"><h2>{escape(section.title)}</h2>']
+    parts += [f'<p class="problem" role="note">{escape(problem)}</p>' for problem in section.problems]
+    cards = "".join(_card(section, figure, pictures, scene) for figure in linked)
+    if section is scene.with_panel:
+        parts.append(
+            '<div class="toolbar"><label for="colour">Colour heads by</label><select id="colour"></select>'
+            '<div id="legend" class="legend"></div></div>'
+            f'<div class="landscape"><div class="pictures">{cards}</div>{PANEL}</div>'
+        )
+    elif linked:
+        parts.append(f'<div class="pictures">{cards}</div>')
+    parts.append(f'<div class="cards">{"".join(_card(section, figure, pictures, scene) for figure in rest)}</div>')
+    if section.rows is None and section.frame is not None and len(section.frame):
+        rows = section.frame.to_numpy(dtype=object).tolist()
+        numbers = table(list(section.frame.columns), rows, section.title)
+        parts.append(f"<details><summary>Show the numbers as a table</summary>{numbers}</details>")
+    return "".join(parts) + "</section>\n"
+
+
+def _card(section: Section, spec: FigureSpec, pictures: Mapping[str, Any], scene: Scene) -> str:
+    place = section.anchor(spec.id)
+    kind, width = str(spec.kind), WIDTHS.get(spec.kind, "")
+    if spec.kind == "table":
+        kind, width = "table-card", "wide" if characters(spec.data["columns"], spec.data["rows"]) > HALF else ""
+    paper = f'<span class="paper">{escape(spec.paper)} of the paper</span>' if spec.paper else ""
+    inner = _inner(section, spec, pictures.get(place, {}), scene)
+    return (
+        f'<figure class="card {kind} {width}" id="{place}"><div class="card-head"><h3>{escape(spec.title)}</h3>'
+        f'{paper}<div class="tools"></div></div>{inner}<figcaption>{caption(spec)}</figcaption></figure>'
+    )
+
+
+def _inner(section: Section, spec: FigureSpec, drawn: Mapping[str, Any], scene: Scene) -> str:
+    """The table, the box that a script draws into, or why there is neither."""
+    if drawn.get("type") == "missing":
+        return f'<p class="problem" role="note">This figure is missing: {escape(drawn["why"])}</p>'
+    if spec.kind == "table":
+        return table(spec.data["columns"], spec.data["rows"], spec.title)
+    box, alt = f'data-figure="{section.anchor(spec.id)}"', escape(spec.alt or spec.title).rstrip(".")
+    if spec.kind == "maps":
+        return f'<div class="plot map-row" {box} role="group" aria-label="{alt}"></div>'
+    if spec.kind not in LINKED:
+        return f'<div class="plot" {box} role="img" aria-label="{alt}"></div>'
+    still = ""
+    if spec.kind == "head_map":
+        still = preview(np.asarray(spec.data["coordinates"]), scene.heads_of(section))
+    label = f'aria-label="{alt}. Arrow keys move the selection."'
+    return f'<div class="plot" {box} role="application" tabindex="0" {label}>{still}</div>'
+
+
+def caption(spec: FigureSpec) -> str:
+    """Return how to read a figure and what it does not prove."""
+    caveat = f"<p><b>What it does not prove.</b> {escape(spec.caveat)}</p>" if spec.caveat else ""
+    return f"<p><b>How to read this.</b> {escape(spec.read)}</p>{caveat}"
