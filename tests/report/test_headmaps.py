@@ -48,7 +48,7 @@ def test_coarse_maps_come_organized_too(tmp_path):
     values = attention(1, 2, 300, 1)
     run = make_run(tmp_path / "run", values)
     order = np.random.default_rng(1).permutation(300)
-    orders = Orders.of_figure({"query_orders": [order], "key_orders": [order]}, ["decoder"])
+    orders = Orders({"query_orders": [order], "key_orders": [order]}, ["decoder"])
     maps = draw_maps(open_capture(run), open_capture(run).heads(), orders)
     original, organized = (pixels(png) for png in maps.images["maps-0-0"]["0"])
     bounds = np.append(np.arange(0, 300, 2), 300)
@@ -57,7 +57,7 @@ def test_coarse_maps_come_organized_too(tmp_path):
     i, j = 40, 7
     for picture, along, which in ((original, np.arange(300), 0), (organized, order, 1)):
         block = stored[np.ix_(along[bounds[i] : bounds[i + 1]], along[bounds[j] : bounds[j + 1]])]
-        low, high = maps.facts["batches"][0]["blocks"]["decoder"]["ranges"]["0"][which]
+        low, high = maps.facts["batches"][0]["blocks"]["decoder"]["heads"]["0"]["ranges"][which]
         shown = low + (high - low) * (picture[i, j] / 255) ** 2
         expected = 0 if np.isnan(block).all() else np.nanmean(block)
         assert np.sqrt(shown) == pytest.approx(np.sqrt(expected), abs=np.sqrt(high) / 255)

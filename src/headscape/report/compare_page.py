@@ -16,15 +16,8 @@ __all__ = ["write_page"]
 def write_page(
     result: Result, title: str, facts: Sequence[tuple[str, str]], provenance: Mapping[str, Any], out: Path
 ) -> Path:
-    """Write one result as a page of its own and return where it is.
+    """Write one result as a page of its own, whole or not at all, and return where it is.
 
-    Parameters
-    ----------
-    title, facts
-        The heading and the lines under it, pairs of a label and a sentence.
-    provenance
-        Shown at the end as JSON.
-    out
-        The file; it appears whole or not at all.
+    `facts` are the lines under the title, pairs of a label and a sentence; `provenance` is shown at the end as JSON.
     """
     return Page(title, facts, gather([result]), provenance).write(out)

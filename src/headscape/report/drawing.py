@@ -18,7 +18,7 @@ from matplotlib.figure import Figure
 
 from headscape.errors import InputError
 from headscape.report.gather import LINKED, Section
-from headscape.report.marks import categories, dash_of, error_bars, grouped, limits, side_of, ticks
+from headscape.report.marks import dash_of, error_bars, grouped, limits, side_of, ticks
 from headscape.report.palette import CIVIDIS, LIGHT, PAPER_MARKERS, PURPLE_ORANGE
 from headscape.report.text import visible
 from headscape.results import FigureSpec
@@ -44,15 +44,7 @@ def style() -> Iterator[None]:
 
 
 def draw(spec: FigureSpec, section: Section, heads: Sequence[HeadId] = ()) -> Figure:
-    """Return the figure of any spec but a table.
-
-    Parameters
-    ----------
-    section
-        The section the spec belongs to; pictures of heads take places and scores from it.
-    heads
-        The heads of all sections, which `section.rows` point into.
-    """
+    """Return the figure of any spec but a table; `heads` are those of all sections, which `section.rows` point into."""
     from headscape.report import drawing_heads
 
     with style():
@@ -168,7 +160,7 @@ def heatmap(spec: FigureSpec, height: float = 3.0) -> Figure:
 def _violins(spec: FigureSpec) -> Figure:
     figure, ax = _one(spec)
     groups = spec.data["groups"]
-    names = categories([group["name"] for group in groups])
+    names = list(dict.fromkeys(str(group["name"]) for group in groups))
     sides: dict[str, Literal["low", "high", "both"]] = {"negative": "low", "positive": "high", "both": "both"}
     for group in groups:
         side, at = sides[side_of(group)], names.index(str(group["name"]))

@@ -41,9 +41,8 @@ def _layer_bar(figure: Figure, dots: Any, ax: Any) -> None:
 def _map(spec: FigureSpec, heads: Sequence[HeadId]) -> Figure:
     places = np.asarray(spec.data["coordinates"], dtype=float)
     if places.ndim != 2 or len(places) != len(heads):
-        raise InputError(
-            f"'coordinates' of figure {spec.id!r} has shape {places.shape}, the study has {len(heads)} heads"
-        )
+        shape = places.shape
+        raise InputError(f"'coordinates' of figure {spec.id!r} has shape {shape}, the study has {len(heads)} heads")
     if places.shape[1] < 2:
         places = np.hstack([places, np.zeros((len(places), 2 - places.shape[1]))])
     solid = places.shape[1] >= 3
@@ -123,10 +122,8 @@ def _names(spec: FigureSpec, tree: PartitionTree) -> list[tuple[float, int, str]
     for _, level, at, name in sorted(wanted, key=lambda w: (-w[0], w[1])):
         half = len(name) * per_sign / 2
         at = min(max(at, half), tree.n_leaves - half)
-        if all(
-            abs(at - x) > half + len(other) * per_sign / 2 or abs(level - y) > tree.n_levels / 12
-            for x, y, other in placed
-        ):
+        apart = ((abs(at - x) - len(other) * per_sign / 2 > half, abs(level - y)) for x, y, other in placed)
+        if all(beside or rows > tree.n_levels / 12 for beside, rows in apart):
             placed.append((at, level, name))
     return placed
 
@@ -135,9 +132,8 @@ def _grid(spec: FigureSpec, section: Section, heads: Sequence[HeadId]) -> Figure
     assert section.frame is not None
     score = str(spec.data.get("score", ""))
     if score not in section.frame.columns:
-        raise InputError(
-            f"figure {spec.id!r} shows the score {score!r}; the table has {', '.join(section.frame.columns)}"
-        )
+        known = ", ".join(section.frame.columns)
+        raise InputError(f"figure {spec.id!r} shows the score {score!r}; the table has {known}")
     rows = sorted({(head.block, head.layer) for head in heads})
     values = np.full((len(rows), 1 + max(head.head for head in heads)), np.nan)
     for head, value in zip(heads, section.frame[score], strict=True):

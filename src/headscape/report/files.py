@@ -32,11 +32,6 @@ def write_figures(run: Run, results: Sequence[Result | Missing], folder: Path, f
 
     Files are named by the paper's number where there is one, then study and figure: figure-3-organize-head-map.png.
     figures.csv lists them with title, caption and number, and what could not be drawn with the reason.
-
-    Raises
-    ------
-    InputError
-        On an unknown format.
     """
     if format not in get_args(Format):
         raise InputError(f"cannot write figures as {format!r}; choose {', '.join(get_args(Format))}")
@@ -99,31 +94,26 @@ def _figure_1(capture: Capture, section: Section, scene: Scene) -> list[FigureSp
     grid = section.of_kind("head_grid")
     score = section.frame.get(grid[0].data.get("score")) if grid else None
     ends = [0, len(heads) - 1] if score is None else [int(np.argmin(score)), int(np.argmax(score))]
-    orders = Orders.of_figure(with_orders[0].data, sorted({head.block for head in heads}))
+    orders = Orders(with_orders[0].data, {head.block for head in heads})
     panels = []
     for i in dict.fromkeys(ends):
         head = heads[i]
-        if (0, head.block) not in orders.query or (0, head.block) not in orders.key:
+        by_query, by_key = (orders.of(key, 0, head.block) for key in ("query_orders", "key_orders"))
+        if by_query is None or by_key is None:
             return []
         X = capture.tensor(0, head.block)
         values = np.where(X.present, X.values[:, :, X.heads.index(head)], np.nan)
         reading = np.arange(len(X.query_tokens)), np.arange(len(X.key_tokens))
-        organized = orders.query[0, head.block], orders.key[0, head.block]
-        for name, (rows, columns) in (("reading order", reading), ("organized", organized)):
+        for name, (rows, columns) in (("reading order", reading), ("organized", (by_query, by_key))):
             tokens = {
                 "query_tokens": [X.query_tokens[j] for j in rows],
                 "key_tokens": [X.key_tokens[j] for j in columns],
             }
             title = f"layer {head.layer}, head {head.head}: {name}"
             panels.append({"name": title, "values": values[np.ix_(rows, columns)], **tokens})
-    return [
-        FigureSpec(
-            id="organized-maps",
-            title="Attention before and after organizing",
-            kind="maps",
-            data={"panels": panels},
-            read="Left as the model computes it, right with queries and keys in the order of their trees; batch 0.",
-            caveat="Organizing makes any matrix look smoother; only the decay against the null shows structure.",
-            paper="figure 1",
-        )
-    ]
+    words: dict[str, Any] = {
+        "read": "Left as the model computes it, right with queries and keys in the order of their trees; batch 0.",
+        "caveat": "Organizing makes any matrix look smoother; only the decay against the null shows structure.",
+    }
+    title, data = "Attention before and after organizing", {"panels": panels}
+    return [FigureSpec(id="organized-maps", title=title, kind="maps", data=data, paper="figure 1", **words)]

@@ -100,12 +100,8 @@ def gather_run(run: Run, results: Sequence[Result | Missing]) -> tuple[Scene, Ca
 def gather(results: Sequence[Result | Missing], heads: Sequence[HeadId] = ()) -> Scene:
     """Read every result once; whatever a study cannot provide is recorded as a problem of its section.
 
-    Parameters
-    ----------
-    results
-        Results, or pairs (study, reason) for those that could not be loaded.
-    heads
-        Heads known from the capture; those that only the studies name are added after them.
+    A result that could not be loaded is a pair (study, reason). `heads` are those of the capture; heads that only the
+    studies name are added after them.
     """
     scene = Scene([], [], [], [])
     for item in results:

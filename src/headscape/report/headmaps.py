@@ -72,16 +72,9 @@ def draw_maps(
     grid: Sequence[int] | None = None,
     budget: int = BUDGET,
 ) -> HeadMaps:
-    """Encode the maps of all heads, in as many batches and as finely as the budget allows.
+    """Encode the maps of all heads, in as many batches and as finely as the budget (of characters) allows.
 
-    Parameters
-    ----------
-    heads
-        The heads of the page; a map is filed under the index of its head here.
-    grid
-        Rows and columns of patches when the inputs are images.
-    budget
-        Characters that all pictures together may take.
+    A map is filed under the index of its head in `heads`; `grid` is the rows and columns of patches of an image.
     """
     maps = HeadMaps()
     if not {"probs", "scores"} & set(capture.kept):
@@ -170,37 +163,33 @@ class _Drawer:
         facts, layers = batch.info["blocks"][block], batch.info["layers"][block]
         shape = self._read(batch, block, next(iter(layers))).shape[1:]
         views = self._views(batch, block, i, shape, most)
-        ranges: dict[str, Any] = {}
-        pairs: dict[str, Any] = {}
-        rows: dict[str, Any] = {}
-        pictures: dict[str, Any] = {}
+        heads: dict[str, Any] = {}
+        place = f"maps-{i}-{list(batch.info['layers']).index(block)}"
+        maps.images[place] = {}
         for layer, kept in layers.items():
             values = self._read(batch, block, layer)
             drawn, strongest = self._layer(values, views), _strongest(values, views.present)
             for h, head in enumerate(kept):
                 name = str(self.index[HeadId(block, int(layer), int(head))])
-                pictures[name], pairs[name] = [png for png, *_ in drawn[h]], strongest[h]
-                ranges[name] = [ends for _, *ends in drawn[h]]
+                maps.images[place][name] = [png for png, *_ in drawn[h]]
+                heads[name] = {"ranges": [ends for _, *ends in drawn[h]], "pairs": strongest[h]}
                 if views.coarse:  # single rows are lost in the picture; images need these two whole
-                    rows[name] = [values[h].mean(axis=0), values[h][0]]
-        place = f"maps-{i}-{list(batch.info['layers']).index(block)}"
-        maps.images[place] = pictures
+                    heads[name]["rows"] = [values[h].mean(axis=0), values[h][0]]
         found = {"images": place, "mask": facts["mask"], "shape": list(shape), "coarse": views.coarse}
         for axis, n, side in (("query", shape[0], 0), ("key", shape[1], 1)):
             tokens = facts.get(f"{axis}_tokens") or range(n)
             found[f"{axis}_tokens"] = [visible(str(token)) for token in tokens]
             found[axis] = _pack_axis(views.original[side], views.organized and views.organized[side])
-        return found | {"ranges": pack(ranges), "pairs": pack(pairs), "rows": pack(rows)}
+        return found | {"heads": pack(heads)}
 
     def _read(self, batch: Batch, block: str, layer: str) -> npt.NDArray[np.float32]:
         return np.nan_to_num(batch.read(f"{self.kind}/{block}.{layer}").astype(np.float32))
 
     def _views(self, batch: Batch, block: str, i: int, shape: Sequence[int], most: int) -> _Views:
         original, organized = [], []
-        known = ((self.orders.query, self.orders.query_labels), (self.orders.key, self.orders.key_labels))
-        for n, (orders, trees) in zip(shape, known, strict=True):
+        for n, axis in zip(shape, ("query", "key"), strict=True):
             original.append(cells_of(n, most))
-            order, labels = orders.get((i, block)), trees.get((i, block))
+            order, labels = (self.orders.of(f"{axis}_{what}", i, block) for what in ("orders", "trees"))
             if order is not None and np.array_equal(np.sort(order), np.arange(n)):
                 fitting = labels is not None and labels.ndim == 2 and labels.shape[1] == n
                 organized.append(cells_of(n, most, order, labels if fitting else None))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -13,7 +13,7 @@ from headscape.errors import InputError
 from headscape.report.palette import LIGHT
 from headscape.results import FigureSpec
 
-__all__ = ["N_COLOURS", "categories", "dash_of", "error_bars", "grouped", "limits", "numbers", "side_of", "ticks"]
+__all__ = ["N_COLOURS", "dash_of", "error_bars", "grouped", "limits", "numbers", "side_of", "ticks"]
 
 N_COLOURS = len(LIGHT)
 DASHES = ("solid", "dash", "dot", "dashdot")
@@ -24,22 +24,15 @@ def numbers(value: Any, spec: FigureSpec, key: str, ndim: int = 1) -> FloatArray
     """An entry of a figure's data as an array; `InputError` where it does not have the axes its kind needs."""
     array = np.asarray(value, dtype=np.float64)
     if array.ndim != ndim:
-        raise InputError(
-            f"'{key}' of figure {spec.id!r} has shape {array.shape}, its kind {spec.kind} needs {ndim} axes"
-        )
+        raise InputError(f"'{key}' of figure {spec.id!r} has shape {array.shape}, {spec.kind} need {ndim} axes")
     return array
-
-
-def categories(names: Sequence[object]) -> list[str]:
-    """Return the distinct names in order of first appearance."""
-    return list(dict.fromkeys(str(name) for name in names))
 
 
 def grouped(spec: FigureSpec, n: int) -> list[tuple[str, npt.NDArray[np.intp]]]:
     """The groups of n points or bars, each with its members; one group without a name where none are given."""
     group = spec.data.get("group")
     of_item = np.array([str(g) for g in group]) if group is not None else np.full(n, "")
-    return [(name, np.flatnonzero(of_item == name)) for name in categories(of_item.tolist())]
+    return [(name, np.flatnonzero(of_item == name)) for name in dict.fromkeys(of_item.tolist())]
 
 
 def error_bars(spec: FigureSpec, values: FloatArray) -> tuple[FloatArray, FloatArray] | None:

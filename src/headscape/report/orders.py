@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -11,44 +11,32 @@ import numpy.typing as npt
 
 from headscape.report.gather import LINKED, Scene
 
-__all__ = ["Orders", "orders_of"]
+__all__ = ["KEYS", "Orders", "orders_of"]
 
 KEYS = ("query_orders", "key_orders", "query_trees", "key_trees")
-_ByBlock = Mapping[tuple[int, str], npt.NDArray[np.intp]]
 
 
 @dataclass(frozen=True)
 class Orders:
-    """Leaf orders of the tokens by (batch, block), and the labels of their trees where they are known."""
+    """What a figure of these blocks says of tokens: leaf orders and labels of trees, by batch, or by block and batch."""
 
-    query: _ByBlock = field(default_factory=dict)
-    key: _ByBlock = field(default_factory=dict)
-    query_labels: _ByBlock = field(default_factory=dict)
-    key_labels: _ByBlock = field(default_factory=dict)
+    data: Mapping[str, Any] = field(default_factory=dict)
+    blocks: Collection[str] = ()
 
-    @classmethod
-    def of_figure(cls, data: Mapping[str, Any], blocks: Sequence[str]) -> Orders:
-        """Read `query_orders`, `key_orders`, `query_trees`, `key_trees`: each a list by batch, or by block such a list."""
-        found: list[_ByBlock] = []
-        for given in map(data.get, KEYS):
-            by_block = given if isinstance(given, Mapping) else dict.fromkeys(blocks, given)
-            found.append(
-                {
-                    (i, block): np.asarray(array, dtype=np.intp)
-                    for block, arrays in by_block.items()
-                    for i, array in enumerate([] if arrays is None else arrays)
-                    if array is not None
-                }
-            )
-        return cls(*found)
+    def of(self, key: str, i: int, block: str) -> npt.NDArray[np.intp] | None:
+        """Entry `key` (one of KEYS) of batch i of a block; None where it is not known."""
+        given = self.data.get(key)
+        if isinstance(given, Mapping):
+            given = given.get(block)
+        elif block not in self.blocks:
+            return None
+        return None if given is None or i >= len(given) or given[i] is None else np.asarray(given[i], dtype=np.intp)
 
 
 def orders_of(scene: Scene) -> Orders:
-    """The orders that the first figure with any gives."""
+    """The orders of the first figure that gives any."""
     for section in scene.sections:
         for spec in section.of_kind(*LINKED):
             if spec.data.get("query_orders") is not None and section.rows is not None:
-                orders = Orders.of_figure(spec.data, sorted({head.block for head in scene.heads_of(section)}))
-                if orders.query:
-                    return orders
+                return Orders(spec.data, {head.block for head in scene.heads_of(section)})
     return Orders()

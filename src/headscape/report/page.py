@@ -31,7 +31,7 @@ __all__ = ["SCRIPTS", "Page"]
 SCRIPTS = (  # in the order in which they use each other
     *("dom", "data", "theme", "tip", "plots", "selection", "colouring", "keys"),
     *("head_map", "head_matrix", "head_grid", "head_tree", "maps", "enlarge"),
-    *("panel_maps", "panel_image", "panel_numbers", "panel", "heads_table", "main"),
+    *("panel_maps", "panel_image", "panel_numbers", "panel", "tables", "main"),
 )
 PALETTE = {
     **{"light": palette.LIGHT, "dark": palette.DARK, "markers": palette.MARKERS},

@@ -43,12 +43,8 @@ def picture(spec: FigureSpec, section: Section) -> dict[str, Any]:
     """Return the figure as JSON values.
 
     "linked" figures carry their data and, under "rows", the head of each row; "maps" carry 8-bit pictures; all others
-    are "plot" with traces and layout. A table is HTML and not drawn here.
-
-    Raises
-    ------
-    InputError
-        When the data do not have the shape their kind needs.
+    are "plot" with traces and layout. A table is HTML and not drawn here. Data whose shape does not fit their kind
+    raise an `InputError`.
     """
     if spec.kind in LINKED:
         return {"type": "linked", "kind": spec.kind, "data": pack(_linked(spec, section)), "rows": section.rows}
@@ -62,9 +58,7 @@ def picture(spec: FigureSpec, section: Section) -> dict[str, Any]:
 
 def _linked(spec: FigureSpec, section: Section) -> dict[str, Any]:
     if section.rows is None:
-        raise InputError(
-            f"figure {spec.id!r} draws heads, but the table of its study does not name them, one row per head"
-        )
+        raise InputError(f"figure {spec.id!r} draws heads, but the table of its study has not one row per head")
     n = len(section.rows)
     data = {key: value for key, value in spec.data.items() if key not in KEYS}  # orders go with the maps
     sizes = {"head_map": ("coordinates", 0), "head_matrix": ("values", 0), "head_tree": ("labels", 1)}

@@ -2,22 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from headscape.report.gather import LINKED, Scene, Section
-from headscape.report.preview import preview
-from headscape.report.tables import characters, table
+from headscape.report.palette import CIVIDIS
+from headscape.report.tables import table
 from headscape.report.text import escape, slug
 from headscape.results import FigureSpec
+from headscape.tensor import HeadId
 
 __all__ = ["PANEL", "caption", "section_html"]
 
 PANEL = '<aside id="panel" class="panel" aria-label="Selected head" tabindex="-1"></aside>'
 WIDTHS = {"head_map": "wide", "head_matrix": "half", "head_grid": "half", "head_tree": "wide"}
-HALF = 72  # characters of a table's row that fit into half the page
+WIDTH, HEIGHT, MARGIN = 700, 460, 24  # of the still
 
 
 def section_html(section: Section, pictures: Mapping[str, Any], scene: Scene) -> str:
@@ -45,9 +47,7 @@ def section_html(section: Section, pictures: Mapping[str, Any], scene: Scene) ->
 
 def _card(section: Section, spec: FigureSpec, pictures: Mapping[str, Any], scene: Scene) -> str:
     place = section.anchor(spec.id)
-    kind, width = str(spec.kind), WIDTHS.get(spec.kind, "")
-    if spec.kind == "table":
-        kind, width = "table-card", "wide" if characters(spec.data["columns"], spec.data["rows"]) > HALF else ""
+    kind, width = "table-card" if spec.kind == "table" else spec.kind, WIDTHS.get(spec.kind, "")
     paper = f'<span class="paper">{escape(spec.paper)} of the paper</span>' if spec.paper else ""
     inner = _inner(section, spec, pictures.get(place, {}), scene)
     return (
@@ -69,9 +69,30 @@ def _inner(section: Section, spec: FigureSpec, drawn: Mapping[str, Any], scene: 
         return f'<div class="plot" {box} role="img" aria-label="{alt}"></div>'
     still = ""
     if spec.kind == "head_map":
-        still = preview(np.asarray(spec.data["coordinates"]), scene.heads_of(section))
+        still = _still(np.asarray(spec.data["coordinates"]), scene.heads_of(section))
     label = f'aria-label="{alt}. Arrow keys move the selection."'
     return f'<div class="plot" {box} role="application" tabindex="0" {label}>{still}</div>'
+
+
+def _still(coordinates: npt.NDArray[np.float64], heads: Sequence[HeadId]) -> str:
+    """An SVG of the first two coordinates (n_head, k) of a head map, shown before plotly is loaded or without scripts.
+
+    >>> _still(np.array([[0.0, 0.0], [1.0, 1.0]]), [HeadId("decoder", 0, 0), HeadId("decoder", 1, 0)]).count("<circle")
+    2
+    """
+    flat = np.zeros((len(coordinates), 2))
+    flat[:, : coordinates.shape[1]] = np.nan_to_num(coordinates[:, :2])
+    low, span = flat.min(axis=0), np.ptp(flat, axis=0)
+    share = (flat - low) / np.where(span > 0, span, 1) if len(flat) else flat
+    share = np.where(span > 0, share, 0.5)
+    x = MARGIN + share[:, 0] * (WIDTH - 2 * MARGIN)
+    y = HEIGHT - MARGIN - share[:, 1] * (HEIGHT - 2 * MARGIN)
+    last = max((head.layer for head in heads), default=0) or 1
+    dots = "".join(
+        f'<circle cx="{a:.0f}" cy="{b:.0f}" r="4" fill="{CIVIDIS[round((len(CIVIDIS) - 1) * head.layer / last)]}"/>'
+        for a, b, head in zip(x, y, heads, strict=True)
+    )
+    return f'<svg class="still" viewBox="0 0 {WIDTH} {HEIGHT}" aria-hidden="true">{dots}</svg>'
 
 
 def caption(spec: FigureSpec) -> str:

@@ -41,18 +41,15 @@ def _model(run: Run, scene: Scene) -> str:
     model = run.meta.get("model", {})
     layers = {(head.block, head.layer) for head in scene.heads}
     blocks = {head.block for head in scene.heads}
-    parts = []
-    if model.get("family"):
-        parts.append(f"{model['family']}, {model.get('task', 'task unknown')}")
-    if scene.heads:
-        parts.append(f"{_count(len(scene.heads), 'head')} in {_count(len(layers), 'layer')}")
-    if len(blocks) > 1:
-        parts.append(f"blocks {', '.join(sorted(blocks))}")
-    if isinstance(model.get("n_parameters"), int):
-        parts.append(f"{number(model['n_parameters'])} parameters")
-    if not model:
-        parts.append("attention imported from a file, no model" if captures(run) else "networks made for this study")
-    return "; ".join(parts)
+    none = "attention imported from a file, no model" if captures(run) else "networks made for this study"
+    parts = [
+        (model.get("family"), f"{model.get('family')}, {model.get('task', 'task unknown')}"),
+        (scene.heads, f"{_count(len(scene.heads), 'head')} in {_count(len(layers), 'layer')}"),
+        (len(blocks) > 1, f"blocks {', '.join(sorted(blocks))}"),
+        (isinstance(model.get("n_parameters"), int), f"{number(model.get('n_parameters'))} parameters"),
+        (not model, none),
+    ]
+    return "; ".join(text for known, text in parts if known)
 
 
 def _input(run: Run, capture: Capture | None) -> str:
@@ -63,12 +60,10 @@ def _input(run: Run, capture: Capture | None) -> str:
         rows, columns = inputs.get("grid", ("?", "?"))
         return f"{_count(n_batch, 'image')} of {number(inputs.get('images', n_batch))}, {rows} x {columns} patches each"
     if kind == "text":
-        chosen = f" out of {number(inputs['windows'])}" if isinstance(inputs.get("windows"), int) else ""
+        among = f" of {number(inputs['windows'])}" if isinstance(inputs.get("windows"), int) else ""
         pooled = f", pooled to {number(config['pool'])} blocks" if config.get("pool") else ""
-        return (
-            f"{_count(n_batch, 'window')} of {number(config.get('tokens', '?'))} tokens{chosen}{pooled}, "
-            f"from {_count(int(inputs.get('texts', 1)), 'text')}; each window is one batch"
-        )
+        size, texts = number(config.get("tokens", "?")), _count(int(inputs.get("texts", 1)), "text")
+        return f"{number(n_batch)}{among} windows of {size} tokens{pooled}, from {texts}; each window is one batch"
     if inputs.get("file"):
         shape = " x ".join(str(n) for n in inputs.get("shape", []))
         return f"array {shape} (batch, layer, head, query, key), {_count(n_batch, 'batch', 'batches')}"

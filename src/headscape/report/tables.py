@@ -7,10 +7,9 @@ from typing import Any
 
 from headscape.report.text import escape, is_number, number
 
-__all__ = ["characters", "table"]
+__all__ = ["table"]
 
 MAX_ROWS = 500  # of a table on the page; the run directory has all of them
-CUT = 44  # characters of a cell that are shown, as in the style sheet
 
 
 def table(columns: Sequence[Any], rows: Sequence[Sequence[Any]], name: str) -> str:
@@ -26,9 +25,3 @@ def table(columns: Sequence[Any], rows: Sequence[Sequence[Any]], name: str) -> s
         f'<div class="table" tabindex="0" role="region" aria-label="{escape(name)}">'
         f"<table><thead><tr>{head}</tr></thead><tbody>{''.join(lines)}</tbody></table></div>{more}"
     )
-
-
-def characters(columns: Sequence[Any], rows: Sequence[Sequence[Any]]) -> int:
-    """The most characters that a row of a table takes; long cells are cut on the page."""
-    widest = [max(len(number(cell, 4)) for cell in column) for column in zip(columns, *rows, strict=True)]
-    return sum(min(size, CUT) + 3 for size in widest)

@@ -53,6 +53,7 @@ async function start() {
   }
   buildPanel();
   headsTable();
+  widenTables();
   watchPanel();
   const boxes = [...document.querySelectorAll("[data-figure]")];
   const pause = () => new Promise((resolve) => { setTimeout(resolve, 0); });

@@ -12,7 +12,7 @@ function showPicture(batch, block, head, grey, value) {
   menu.value = options.some(([v]) => v === shownMaps.query) ? shownMaps.query : "mean";
   const canvas = el("canvas", { width: 448, height: 448, role: "img", id: "seen", "aria-label": `Attention of ${headName(head)} over the input image` });
   const rowOf = (which) => {
-    if (block.coarse) return block.rows[head][which === "mean" ? 0 : 1];
+    if (block.coarse) return block.heads[head].rows[which === "mean" ? 0 : 1];
     const at = (q) => Float32Array.from({ length: nKey }, (_, k) => value(grey[q * nKey + k]));
     if (which !== "mean") return at(Number(which));
     const total = new Float32Array(nKey);

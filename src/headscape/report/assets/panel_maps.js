@@ -32,7 +32,7 @@ async function showMaps(head) {
   const root = data.maps.kind === "probs";
   const valueIn = ([low, high]) => (g) => low + (high - low) * (root ? (g / 255) ** 2 : g / 255);
   const causal = block.mask === "causal", offset = nKey - nQuery;
-  const ranges = block.ranges[head];
+  const { ranges } = block.heads[head];
   const common = { what: root ? "attention" : "score", subject: headName(head), note: "" };
   const query = mapAxis(block.query_tokens, block.query.bounds), key = mapAxis(block.key_tokens, block.key.bounds);
   const models = [{
@@ -66,7 +66,7 @@ async function showMaps(head) {
 
 function showPairs(block, head) {
   const list = el("ol", { class: "pairs" });
-  for (const [q, k, value] of block.pairs[head] || []) {
+  for (const [q, k, value] of block.heads[head].pairs) {
     const what = el("span", { class: "what", title: `${block.query_tokens[q]} → ${block.key_tokens[k]}` },
       el("bdi", { text: block.query_tokens[q] }), ` (${q}) → `, el("bdi", { text: block.key_tokens[k] }), ` (${k})`);
     list.append(el("li", {}, what, el("span", { class: "num", text: format(value) })));

@@ -1,4 +1,4 @@
-// The table of all heads: sortable, and the text alternative to the pictures.
+// Tables. That of all heads is sortable, and the text alternative to the pictures.
 
 function headsTable() {
   const details = byId("heads-table");
@@ -26,4 +26,11 @@ function headsTable() {
     listeners.push(follow);
     follow();
   });
+}
+
+// a table too wide for half of the page takes all of it
+function widenTables() {
+  for (const box of document.querySelectorAll(".table-card .table")) {
+    box.closest(".table-card").classList.toggle("wide", box.scrollWidth > box.clientWidth + 1);
+  }
 }
