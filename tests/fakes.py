@@ -151,7 +151,7 @@ def head_figures(n_layer, n_head, n_token=24, n_batch=2, seed=0, with_orders=Tru
         "coordinates": places if n > 1 else np.zeros((1, 0)),  # one head has no coordinates
         "eigenvalues": [0.9, 0.7, 0.4],
         "decay": {"x": ranks, "heads": ranks ** -(1 + rng.random((n, 1))), "null": ranks ** -np.full((n, 1), 0.6)},
-        "by_batch": {"name": "entropy", "values": group + rng.normal(scale=0.1, size=(n_batch, n))},
+        "by_batch": {"entropy": group + rng.normal(scale=0.1, size=(n_batch, n))},
     }
     if with_orders:
         data |= {"query_orders": orders, "key_orders": [order[::-1] for order in orders]}

@@ -134,6 +134,8 @@ def test_clicking_a_head_in_the_map_selects_it_everywhere(page):
 def test_clicking_in_the_grid_selects_everywhere(page):
     click(page, "head_grid", 2, 1)
     check_selected(page, 1, 2)
+    page.keyboard.press("ArrowLeft")  # goes on from the click
+    check_selected(page, 1, 1)
 
 
 def test_clicking_a_leaf_or_a_row_selects_everywhere(page):
@@ -341,6 +343,25 @@ def test_themes_follow_the_system_and_the_button(page, scheme):
     assert (brightness() > 128) == (scheme == "light")
     ink = page.evaluate("document.querySelector('.lines .plot')._fullLayout.font.color")
     assert (int(ink[1:3], 16) > 128) == (scheme == "dark")
+
+
+@pytest.mark.parametrize("scheme", ["dark", "light"])
+def test_verdicts_and_rules_can_be_read(page, scheme):
+    page.emulate_media(color_scheme=scheme)
+    page.wait_for_function("s => document.documentElement.dataset.theme === s", arg=scheme)
+    ground = luminance(page.eval_on_selector(".findings li", "e => getComputedStyle(e).backgroundColor"))
+    inks = page.eval_on_selector_all(".verdict, .rule, .findings .go", "all => all.map(e => getComputedStyle(e).color)")
+    assert len(inks) == 9
+    for ink in inks:
+        low, high = sorted((luminance(ink), ground))
+        assert (high + 0.05) / (low + 0.05) >= 4.5  # WCAG AA for small text
+
+
+def luminance(colour):
+    shares = [int(part) / 255 for part in re.findall(r"\d+", colour)[:3]]
+    return np.dot(
+        [0.2126, 0.7152, 0.0722], [s / 12.92 if s <= 0.04045 else ((s + 0.055) / 1.055) ** 2.4 for s in shares]
+    )
 
 
 def test_theme_button_overrules_the_system(page):

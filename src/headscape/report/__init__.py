@@ -23,17 +23,13 @@ __all__ = ["write_figures", "write_report"]
 def write_report(
     run: Run, results: Sequence[Result | Missing], out: Path | None = None, *, map_budget: int = BUDGET
 ) -> Path:
-    """Write the page of a run and return where it is.
+    """Write the page of a run (by default RUN/report.html), whole or not at all, and return where it is.
 
     Parameters
     ----------
-    run
-        The run directory; its capture gives the attention maps, where they were kept.
     results
         The results of the studies, in the order of their sections, as `headscape.studies.load_results` returns them. A
         study that could not be loaded is a pair of its name and the reason (text or exception), which the page states.
-    out
-        The file, by default report.html in the run directory. It appears whole or not at all.
     map_budget
         Characters that all attention maps together may take; to stay within it, fewer batches and coarser maps are kept.
     """

@@ -70,13 +70,8 @@ def words(text: object, limit: int = 60) -> str:
 
 def label_axes(ax: Axes, spec: FigureSpec) -> None:
     """Set title, labels and scales."""
-    ax.set_title(fill(words(spec.title, 120), 46))
-    ax.set_xlabel(words(spec.x_label))
-    ax.set_ylabel(words(spec.y_label))
-    if spec.log_x:
-        ax.set_xscale("log")
-    if spec.log_y:
-        ax.set_yscale("log")
+    ax.set(title=fill(words(spec.title, 120), 46), xlabel=words(spec.x_label), ylabel=words(spec.y_label))
+    ax.set(xscale="log" if spec.log_x else "linear", yscale="log" if spec.log_y else "linear")
 
 
 def _one(spec: FigureSpec, height: float = 2.6) -> tuple[Figure, Axes]:

@@ -51,8 +51,7 @@ def _map(spec: FigureSpec, heads: Sequence[HeadId]) -> Figure:
     dots: dict[str, Any] = {"c": _layers(heads), "cmap": SEQUENTIAL, "s": 12, "edgecolors": "white", "linewidths": 0.3}
     drawn = flat.scatter(places[:, 0], places[:, 1], **dots)
     label_axes(flat, spec)
-    flat.set_xlabel(words(spec.x_label or "coordinate 1"))
-    flat.set_ylabel(words(spec.y_label or "coordinate 2"))
+    flat.set(xlabel=words(spec.x_label or "coordinate 1"), ylabel=words(spec.y_label or "coordinate 2"))
     if solid:
         ax = figure.add_subplot(1, 2, 1, projection="3d")
         ax.scatter(places[:, 0], places[:, 1], places[:, 2], depthshade=False, **dots)

@@ -76,19 +76,16 @@ def draw_maps(
 
     A map is filed under the index of its head in `heads`; `grid` is the rows and columns of patches of an image.
     """
-    maps = HeadMaps()
     if not {"probs", "scores"} & set(capture.kept):
-        kept = ", ".join(capture.kept)
-        maps.problems.append(f"attention maps are not shown: the capture kept {kept}; capture again with --keep probs")
-        return maps
+        why = f"the capture kept {', '.join(capture.kept)}; capture again with --keep probs"
+        return HeadMaps(problems=[f"attention maps are not shown: {why}"])
     drawer = _Drawer(capture, capture.kind(), orders or Orders(), {head: i for i, head in enumerate(heads)})
     try:
         most, per_batch = drawer.resolution(budget)
     except _READING as error:
-        maps.problems.append(f"attention maps are not shown: {reason_of(error)}")
-        return maps
+        return HeadMaps(problems=[f"attention maps are not shown: {reason_of(error)}"])
     n_batch = max(1, min(len(capture), int(budget // max(per_batch, 1))))
-    batches = []
+    maps, batches = HeadMaps(), []
     for i in range(n_batch):
         try:
             blocks = {block: drawer.draw(i, block, most, maps) for block in capture.blocks}
@@ -101,11 +98,9 @@ def draw_maps(
 
 
 def _notes(capture: Capture, kind: Kind, most: int, n_batch: int, batches: list[dict[str, Any]]) -> list[str]:
-    notes = [
-        "Colour shows the square root of the attention relative to the head's maximum (8 bits)."
-        if kind == "probs"
-        else "Colour shows the score before softmax, linear between the head's minimum and maximum (8 bits)."
-    ]
+    root = "the square root of the attention relative to the head's maximum"
+    score = "the score before softmax, linear between the head's minimum and maximum"
+    notes = [f"Colour shows {root if kind == 'probs' else score} (8 bits)."]
     if capture.pool is not None:
         query, key = (len(side) for side in capture.batch(0).tokens(capture.blocks[0]))
         among = f"{query} x {key} tokens in " if query and key else ""
@@ -163,23 +158,25 @@ class _Drawer:
         facts, layers = batch.info["blocks"][block], batch.info["layers"][block]
         shape = self._read(batch, block, next(iter(layers))).shape[1:]
         views = self._views(batch, block, i, shape, most)
+        images: dict[str, Any] = {}
         heads: dict[str, Any] = {}
-        place = f"maps-{i}-{list(batch.info['layers']).index(block)}"
-        maps.images[place] = {}
         for layer, kept in layers.items():
             values = self._read(batch, block, layer)
             drawn, strongest = self._layer(values, views), _strongest(values, views.present)
             for h, head in enumerate(kept):
                 name = str(self.index[HeadId(block, int(layer), int(head))])
-                maps.images[place][name] = [png for png, *_ in drawn[h]]
+                images[name] = [png for png, *_ in drawn[h]]
                 heads[name] = {"ranges": [ends for _, *ends in drawn[h]], "pairs": strongest[h]}
                 if views.coarse:  # single rows are lost in the picture; images need these two whole
                     heads[name]["rows"] = [values[h].mean(axis=0), values[h][0]]
+        place = f"maps-{i}-{list(batch.info['layers']).index(block)}"
+        maps.images[place] = images
         found = {"images": place, "mask": facts["mask"], "shape": list(shape), "coarse": views.coarse}
-        for axis, n, side in (("query", shape[0], 0), ("key", shape[1], 1)):
-            tokens = facts.get(f"{axis}_tokens") or range(n)
+        for side, axis in enumerate(("query", "key")):
+            tokens = facts.get(f"{axis}_tokens") or range(shape[side])
             found[f"{axis}_tokens"] = [visible(str(token)) for token in tokens]
-            found[axis] = _pack_axis(views.original[side], views.organized and views.organized[side])
+            organized = views.organized and pack(views.organized[side]._asdict())
+            found[axis] = {"bounds": pack(views.original[side].bounds), "organized": organized}
         return found | {"heads": pack(heads)}
 
     def _read(self, batch: Batch, block: str, layer: str) -> npt.NDArray[np.float32]:
@@ -203,11 +200,6 @@ class _Drawer:
         shown = [views.original] + ([views.organized] if views.organized else [])
         small = [block_means(values, views.present, *cells) for cells in shown]
         return [[encode(m[h], self.kind, np.ones(m[h].shape, bool)) for m in small] for h in range(len(values))]
-
-
-def _pack_axis(original: Cells, organized: Cells | None) -> dict[str, Any]:
-    other = None if organized is None else {"order": pack(organized.order), "bounds": pack(organized.bounds)}
-    return {"bounds": pack(original.bounds), "organized": other}
 
 
 def _strongest(values: npt.NDArray[np.float32], present: npt.NDArray[np.bool_]) -> list[list[list[float]]]:

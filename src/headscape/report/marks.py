@@ -61,8 +61,7 @@ def dash_of(line: Mapping[str, Any], i: int) -> str:
 
 def side_of(group: Mapping[str, Any]) -> str:
     """Which half of a violin a group is: negative, positive or both."""
-    sides = {"left": "negative", "right": "positive", "negative": "negative", "positive": "positive"}
-    return sides.get(str(group.get("side")), "both")
+    return {"left": "negative", "right": "positive"}.get(str(group.get("side")), "both")
 
 
 def ticks(n: int, most: int) -> list[int]:

@@ -8,8 +8,7 @@ import io
 from headscape.report.drawing import draw, style
 from headscape.report.findings import rule
 from headscape.report.gather import Scene, Section, gather, reason_of
-from headscape.report.sections import caption
-from headscape.report.tables import table
+from headscape.report.sections import caption, table
 from headscape.report.text import escape
 from headscape.results import FigureSpec, Result
 

@@ -89,9 +89,8 @@ class Page:
         shown = "\n".join(section_html(section, pictures, self.scene) for section in self.scene.sections)
         if self.scene.with_panel is not None or not self.scene.heads:
             return shown
-        return (
-            f'<section class="study" id="heads"><h2>Heads</h2><div class="landscape">{PANEL}</div></section>\n{shown}'
-        )
+        alone = f'<section class="study" id="heads"><h2>Heads</h2><div class="landscape">{PANEL}</div></section>'
+        return f"{alone}\n{shown}"
 
     def _table(self) -> str:
         n = len(self.scene.heads)
@@ -110,10 +109,8 @@ class Page:
 
 
 def _column(column: Column) -> dict[str, Any]:
-    if column.is_number:
-        values = pack(column.values)
-    else:
-        values = [None if value is None else visible(value) for value in column.values]
+    given = column.values
+    values = pack(given) if column.is_number else [None if word is None else visible(word) for word in given]
     facts = {"name": visible(column.name), "study": visible(column.study), "number": column.is_number}
     return facts | {"values": values}
 
@@ -127,8 +124,5 @@ def _hash(text: str) -> str:
 
 
 def _own_sheets(plotly: str) -> str:
-    """Elements with the ids of the style sheets plotly brings for geographic maps: it leaves out what is there already.
-
-    The policy would refuse them, with an error in the console.
-    """
+    """Elements with the ids of plotly's style sheets for geographic maps, which it then leaves out: the policy forbids them."""
     return "".join(f'<meta id="{name}">\n' for name in re.findall(r'getElementById\("([0-9a-f]{64})"\)', plotly))

@@ -74,17 +74,10 @@ def _linked(spec: FigureSpec, section: Section) -> dict[str, Any]:
         data["names"] = {str(k): visible(str(v)) for k, v in (data.get("names") or {}).items()}
     if "order" in data and not np.array_equal(np.sort(np.asarray(data["order"])), np.arange(n)):
         raise InputError(f"'order' of figure {spec.id!r} is not a permutation of its {n} heads")
-    if data.get("by_batch") is not None:
-        data["by_batch"] = _by_batch(data["by_batch"])
+    if data.get("by_batch") is not None:  # scores (n_batch, n_head) by name
+        scores = data["by_batch"].items()
+        data["by_batch"] = [{"name": visible(str(name)), "values": np.asarray(v, np.float32)} for name, v in scores]
     return data | {"x_label": spec.x_label, "y_label": spec.y_label, "value_label": spec.value_label}
-
-
-def _by_batch(given: Any) -> list[dict[str, Any]]:
-    """Scores (n_batch, n_head) by name: {name: values}, or {"name": .., "values": ..}, or a list of the latter."""
-    if isinstance(given, Mapping) and "values" not in given:
-        given = [{"name": name, "values": values} for name, values in given.items()]
-    items = [given] if isinstance(given, Mapping) else given
-    return [{"name": visible(str(i["name"])), "values": np.asarray(i["values"], dtype=np.float32)} for i in items]
 
 
 def _panel(panel: Mapping[str, Any]) -> dict[str, Any]:

@@ -114,9 +114,6 @@ def _violins(spec: FigureSpec) -> Plot:
 
 
 PLOTS: dict[str, Callable[[FigureSpec], Plot]] = {
-    "lines": _lines,
-    "scatter": _scatter,
-    "bars": _bars,
-    "heatmap": _heatmap,
-    "violins": _violins,
+    **{"lines": _lines, "scatter": _scatter, "bars": _bars},
+    **{"heatmap": _heatmap, "violins": _violins},
 }

@@ -10,15 +10,15 @@ import numpy.typing as npt
 
 from headscape.report.gather import LINKED, Scene, Section
 from headscape.report.palette import CIVIDIS
-from headscape.report.tables import table
-from headscape.report.text import escape, slug
+from headscape.report.text import escape, is_number, number, slug
 from headscape.results import FigureSpec
 from headscape.tensor import HeadId
 
-__all__ = ["PANEL", "caption", "section_html"]
+__all__ = ["PANEL", "caption", "section_html", "table"]
 
 PANEL = '<aside id="panel" class="panel" aria-label="Selected head" tabindex="-1"></aside>'
 WIDTHS = {"head_map": "wide", "head_matrix": "half", "head_grid": "half", "head_tree": "wide"}
+MAX_ROWS = 500  # of a table on the page; the run directory has all of them
 WIDTH, HEIGHT, MARGIN = 700, 460, 24  # of the still
 
 
@@ -39,8 +39,7 @@ def section_html(section: Section, pictures: Mapping[str, Any], scene: Scene) ->
         parts.append(f'<div class="pictures">{cards}</div>')
     parts.append(f'<div class="cards">{"".join(_card(section, figure, pictures, scene) for figure in rest)}</div>')
     if section.rows is None and section.frame is not None and len(section.frame):
-        rows = section.frame.to_numpy(dtype=object).tolist()
-        numbers = table(list(section.frame.columns), rows, section.title)
+        numbers = table(list(section.frame.columns), section.frame.to_numpy(dtype=object).tolist(), section.title)
         parts.append(f"<details><summary>Show the numbers as a table</summary>{numbers}</details>")
     return "".join(parts) + "</section>\n"
 
@@ -67,9 +66,8 @@ def _inner(section: Section, spec: FigureSpec, drawn: Mapping[str, Any], scene: 
         return f'<div class="plot map-row" {box} role="group" aria-label="{alt}"></div>'
     if spec.kind not in LINKED:
         return f'<div class="plot" {box} role="img" aria-label="{alt}"></div>'
-    still = ""
-    if spec.kind == "head_map":
-        still = _still(np.asarray(spec.data["coordinates"]), scene.heads_of(section))
+    heads = scene.heads_of(section)
+    still = _still(np.asarray(spec.data["coordinates"]), heads) if spec.kind == "head_map" else ""
     label = f'aria-label="{alt}. Arrow keys move the selection."'
     return f'<div class="plot" {box} role="application" tabindex="0" {label}>{still}</div>'
 
@@ -93,6 +91,21 @@ def _still(coordinates: npt.NDArray[np.float64], heads: Sequence[HeadId]) -> str
         for a, b, head in zip(x, y, heads, strict=True)
     )
     return f'<svg class="still" viewBox="0 0 {WIDTH} {HEIGHT}" aria-hidden="true">{dots}</svg>'
+
+
+def table(columns: Sequence[Any], rows: Sequence[Sequence[Any]], name: str) -> str:
+    """Return an HTML table of at most 500 rows, numbers on the right, all text escaped."""
+    head = "".join(f'<th scope="col">{escape(column)}</th>' for column in columns)
+    lines = []
+    for row in rows[:MAX_ROWS]:
+        right = (' class="number"' if is_number(cell) else "" for cell in row)
+        cells = (f"<td{side}>{escape(number(cell, 4), 300)}</td>" for cell, side in zip(row, right, strict=True))
+        lines.append(f"<tr>{''.join(cells)}</tr>")
+    more = f"<p>The first {MAX_ROWS} of {number(len(rows))} rows.</p>" if len(rows) > MAX_ROWS else ""
+    return (
+        f'<div class="table" tabindex="0" role="region" aria-label="{escape(name)}">'
+        f"<table><thead><tr>{head}</tr></thead><tbody>{''.join(lines)}</tbody></table></div>{more}"
+    )
 
 
 def caption(spec: FigureSpec) -> str:
