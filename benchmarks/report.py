@@ -76,7 +76,7 @@ def stand_in(run: Run) -> StandIn:
             "heads": 1 / ranks ** (1 + frame[["spread"]].to_numpy()),
             "null": np.tile(1 / ranks, (len(frame), 1)),
         },
-        "by_batch": {"name": "spread", "values": np.tile(frame["spread"], (len(capture), 1))},
+        "by_batch": {"spread": np.tile(frame["spread"], (len(capture), 1))},
     }
     kinds: list[tuple[str, Any, dict[str, Any]]] = [
         ("map", "head_map", data),

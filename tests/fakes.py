@@ -1,5 +1,7 @@
-"""Runs and results made of arrays alone: planted groups of heads, any tokens, images, every kind of figure."""
+"""Runs and results made from arrays alone: planted groups of heads, any tokens, images, every kind of figure."""
 
+import base64
+import io
 import json
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -7,11 +9,16 @@ from typing import ClassVar
 
 import numpy as np
 import pandas as pd
+from PIL import Image
 
 from headscape.results import FigureSpec, Finding, Result
 from headscape.runs import Run
 from headscape.storage import ArrayWriter
 from headscape.tree import PartitionTree
+from headscape.verdicts import Judgement, cannot_tell
+
+HOLDS = Judgement("holds", "0.9 [0.8, 1] (n = 8) lies above 0.1 (chance)")
+FAILS = Judgement("does not hold", "0.2 [0.1, 0.3] (n = 8) lies below 0.5 (rows <b>shuffled</b>)")
 
 NASTY = [
     "<script>window.owned = 1</script>",
@@ -40,7 +47,7 @@ class FakeResult(Result):
     """A result that shows what it is given."""
 
     study: ClassVar[str] = "fake"
-    title: ClassVar[str] = "A study made up"
+    title: ClassVar[str] = "A made-up study"
     frame: pd.DataFrame
     shown: list[FigureSpec] = field(default_factory=list)
     found: list[Finding] = field(default_factory=list)
@@ -105,7 +112,7 @@ def make_run(folder, values, *, tokens=None, mask="causal", pixels=None, grid=No
 
 
 def frame_of(n_layer, n_head, block="decoder", seed=0):
-    """One row a head with two scores and a role."""
+    """One row per head, with two scores and a role."""
     rng = np.random.default_rng(seed)
     group = groups_of(n_layer, n_head).ravel()
     return pd.DataFrame(
@@ -144,7 +151,7 @@ def head_figures(n_layer, n_head, n_token=24, n_batch=2, seed=0, with_orders=Tru
         "coordinates": places if n > 1 else np.zeros((1, 0)),  # one head has no coordinates
         "eigenvalues": [0.9, 0.7, 0.4],
         "decay": {"x": ranks, "heads": ranks ** -(1 + rng.random((n, 1))), "null": ranks ** -np.full((n, 1), 0.6)},
-        "by_batch": {"name": "entropy", "values": group + rng.normal(scale=0.1, size=(n_batch, n))},
+        "by_batch": {"entropy": group + rng.normal(scale=0.1, size=(n_batch, n))},
     }
     if with_orders:
         data |= {"query_orders": orders, "key_orders": [order[::-1] for order in orders]}
@@ -260,8 +267,14 @@ def result_of(n_layer, n_head, n_token=24, n_batch=2, everything=False, **option
     """The fake study of a run of that size."""
     shown = head_figures(n_layer, n_head, n_token, n_batch, **options) + (other_figures() if everything else [])
     found = [
-        Finding("The ten least active heads are the same in 9 of 10 batches; chance: 1.", "map", True),
-        Finding("Shuffling does not change <b>this</b>.", "grid", False),
+        Finding("The ten least active heads recur in 9 of 10 batches.", "map", HOLDS, "fake.stable"),
+        Finding("Shuffling does not change <b>this</b>.", "grid", FAILS, "fake.shuffled"),
+        Finding("Whether training made this cannot be told.", "grid", cannot_tell("one batch; capture at least 3")),
         Finding("Nothing was claimed here.", None),
     ]
     return FakeResult(frame_of(n_layer, n_head), shown, found)
+
+
+def pixels(png):
+    """The greys of a picture in base64."""
+    return np.asarray(Image.open(io.BytesIO(base64.b64decode(png))))

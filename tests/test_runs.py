@@ -102,10 +102,22 @@ def test_runs_are_found_and_broken_ones_explained(tmp_path):
     (tmp_path / "b").mkdir()
     (tmp_path / "b" / "run.json").write_text("{")
     found, problems = find_runs(tmp_path)
-    assert [r.path.name for r in found] == ["a"] and "damaged" in problems[0]
+    assert [r.path.name for r in found] == ["a"] and "damaged" in problems[tmp_path / "b"]
     assert Run.create(tmp_path / "a", config={"x": 1}).meta == found[0].meta
     with pytest.raises(hs.InputError, match="config x = 1, not 2"):
         Run.create(tmp_path / "a", config={"x": 2})
+
+
+@pytest.mark.parametrize(
+    ("section", "wrong"), [("created", None), ("created", 7), ("model", ["x"]), ("config", "x"), ("inputs", 3)]
+)
+def test_a_run_json_with_a_wrong_section_is_damaged_and_blocks_no_other(tmp_path, section, wrong):
+    Run.create(tmp_path / "good")
+    meta = Run.create(tmp_path / "bad").meta
+    write_json(tmp_path / "bad" / "run.json", {k: v for k, v in (meta | {section: wrong}).items() if v is not None})
+    found, problems = find_runs(tmp_path)
+    assert [run.path.name for run in found] == ["good"]
+    assert f"damaged: '{section}' is missing or not a" in problems[tmp_path / "bad"]
 
 
 def test_own_arrays_become_a_run(tmp_path):

@@ -3,8 +3,9 @@
 The public names are imported on first use, so `import headscape` is quick and needs no torch.
 """
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+from headscape import hooks
 from headscape._lazy import lazy
 from headscape.version import __version__
 
@@ -41,6 +42,15 @@ _HOMES = {
 }
 __all__ = ["__version__", *sorted(name for names in _HOMES.values() for name in names)]  # pyright: ignore[reportUnsupportedDunderAll]
 __getattr__, __dir__ = lazy(__name__, _HOMES)
+
+
+def _render_html(result: Any) -> str:
+    from headscape.report.notebook import render
+
+    return render(result)
+
+
+hooks.render_html = _render_html
 
 if TYPE_CHECKING:
     from headscape.attention.capture import capture, check_parity

@@ -1,10 +1,10 @@
-"""The two ways headscape says no: a user's mistake and a failure of ours."""
+"""The two kinds of errors: a mistake in the request, and a failure of headscape or the machine."""
 
 __all__ = ["HeadscapeError", "InputError"]
 
 
 class HeadscapeError(Exception):
-    """A failure of ours or of the machine; the command line prints it as one line and exits with 1."""
+    """A failure of headscape or the machine; the command line prints it as one line and exits with 1."""
 
     exit_code = 1
 

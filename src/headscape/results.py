@@ -5,12 +5,12 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
-from importlib import import_module
 from pathlib import Path
 from typing import Any, ClassVar, Literal, Self
 
 import pandas as pd
 
+from headscape import hooks
 from headscape.intervals import Interval
 from headscape.records import as_records, load_record, save_record, write_table
 from headscape.verdicts import Judgement, Verdict
@@ -150,12 +150,11 @@ class Result(ABC):
         return load_record(cls, folder, again=f"run `headscape {cls.study}` again")
 
     def _repr_html_(self) -> str:
-        # by name, not by import: results know nothing of drawing, a notebook asks for it
+        # results know nothing of drawing: whoever can draw has left a hook
         try:
-            render = import_module("headscape.report.notebook").render
-        except ModuleNotFoundError:
+            return self.to_frame().to_html() if hooks.render_html is None else hooks.render_html(self)
+        except ModuleNotFoundError:  # the extra "report" is not installed
             return self.to_frame().to_html()
-        return str(render(self))
 
 
 def bootstrap(values: Any, *, random_state: int = 0, n_draws: int = 2000) -> Interval:

@@ -26,6 +26,12 @@ __all__ = ["FORMAT", "Run", "find_runs", "human_bytes"]
 
 _MAY_DIFFER = {("model", "location"), ("model", "source"), ("model", "licence"), ("model", "notes")}
 FORMAT = 1  # raised when an older headscape could misread a directory
+_SECTIONS = {
+    "created": str,
+    "config": dict,
+    "model": dict,
+    "inputs": dict,
+}  # what run.json holds; only the first must be there
 _REPORTED = ("numpy", "scipy", "numba", "torch", "transformers", "safetensors")
 
 
@@ -78,13 +84,16 @@ class Run:
         try:
             meta = json.loads(file.read_text(encoding="utf-8"))
             found = meta["format"]
-        except (ValueError, KeyError, TypeError):
+        except (OSError, ValueError, KeyError, TypeError):
             raise InputError(f"{file} is damaged: it is not the JSON headscape writes; capture again") from None
         if found != FORMAT:
             raise InputError(
                 f"{path} has run format {found}, this headscape reads {FORMAT}; it was written by headscape "
                 f"{meta.get('headscape', 'of unknown version')}: use that version or capture again"
             )
+        for name, kind in _SECTIONS.items():
+            if not isinstance(meta.get(name, {}), kind):
+                raise InputError(f"{file} is damaged: {name!r} is missing or not a {kind.__name__}; capture again")
         return cls(path, meta)
 
     @classmethod
@@ -208,16 +217,15 @@ class Run:
         shutil.rmtree(self.path)
 
 
-def find_runs(folder: str | Path) -> tuple[list[Run], list[str]]:
-    """All runs in a folder (one level deep) or the folder itself, newest first, and why others cannot be read."""
+def find_runs(folder: str | Path) -> tuple[list[Run], dict[Path, str]]:
+    """All runs in a folder (one level deep) or the folder itself, newest first; and why others cannot be read."""
     folder = Path(folder)
-    if not folder.is_dir():
-        return [], []
-    runs, unreadable = [], []
-    for path in [folder, *sorted(p for p in folder.iterdir() if p.is_dir())]:
+    runs: list[Run] = []
+    unreadable: dict[Path, str] = {}
+    for path in [folder, *sorted(p for p in folder.iterdir() if p.is_dir())] if folder.is_dir() else []:
         if (path / "run.json").is_file():
             try:
                 runs.append(Run.open(path))
             except InputError as error:
-                unreadable.append(str(error))
+                unreadable[path] = str(error)
     return sorted(runs, key=lambda run: str(run.meta["created"]), reverse=True), unreadable

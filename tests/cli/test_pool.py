@@ -35,7 +35,7 @@ def test_an_estimate_writes_nothing(tmp_path, monkeypatch):
     assert facts["seconds"] == pytest.approx(4 * facts["timed seconds"][0])
     shown = run("capture", "vit-fmnist", "--estimate", "--pool", 10)
     assert shown.exit_code == 0
-    assert "7.2 kB a batch" in shown.output and "an estimate" in shown.output
+    assert "7.2 kB per batch" in shown.output and "an estimate" in shown.output
     assert not list(tmp_path.iterdir())
 
 

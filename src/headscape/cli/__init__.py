@@ -1,50 +1,78 @@
-"""The command line: parses, calls, prints. Errors are one line; exit code 2 is a mistake in what was asked, 1 ours."""
+"""The command line: parses, calls, prints. Errors are one line; exit code 2 is a mistake in the request, 1 a failure."""
 
 from __future__ import annotations
 
 import os
+from importlib import import_module
+from typing import Annotated
 
+import typer
 from typer.models import CommandInfo
 
-from headscape.cli import collapse, compare, gaussian, models, organize, prompt, prune, runs, softmax, spectra, train
-from headscape.cli.shared import app, err
+from headscape.cli.shared import app, err, out
 from headscape.errors import HeadscapeError
+from headscape.version import __version__
 
 __all__ = ["main"]
-COMMANDS = (collapse, compare, gaussian, models, organize, prompt, prune, runs, softmax, spectra, train)
-"""Imported so that each registers its commands."""
+MODULES = (  # each registers its commands when it is imported
+    *("collapse", "compare", "gaussian", "housekeeping", "models", "organize", "prompt", "prune", "runs", "softmax"),
+    *("spectra", "train"),
+)
 ORDER = (  # of the commands in --help: from the first look to the studies
     *("demo", "analyze", "models", "check", "capture", "import", "organize", "report", "softmax", "prune", "compare"),
     *("spectra", "gaussian", "prompt", "collapse", "train", "runs"),
 )
+EXTRAS = {"matplotlib": "report", "plotly": "report", "dask": "scale", "distributed": "scale"}
+STOPPED = 130  # how typer ends after Ctrl-C
 
 
 def _name(command: CommandInfo) -> str:
     return command.name or (command.callback.__name__ if command.callback else "")
 
 
+for module in MODULES:
+    import_module(f"headscape.cli.{module}")
 app.registered_commands.sort(key=lambda command: ORDER.index(_name(command)))
+
+
+def _version(asked: bool) -> None:
+    if asked:
+        out.print(f"headscape {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _root(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version and exit.")
+    ] = False,
+) -> None:
+    """Map the attention heads of a transformer."""
 
 
 def main() -> None:
     """Entry point: turn every failure into one line and an exit code."""
     try:
         app(standalone_mode=True)
+    except (SystemExit, KeyboardInterrupt) as end:
+        if isinstance(end, SystemExit) and end.code != STOPPED:
+            raise
+        err.print("stopped; run the same command again to resume", soft_wrap=True)
+        raise SystemExit(STOPPED) from None
     except HeadscapeError as error:
         _fail(str(error), error.exit_code)
-    except KeyboardInterrupt:
-        _fail("stopped; run the same command again to go on where it stopped", 130)
     except ModuleNotFoundError as error:
-        _fail(f"{error.name} is not installed: pip install 'headscape[models]'", 2)
+        extra = EXTRAS.get((error.name or "").partition(".")[0], "models")
+        _fail(f"{error.name} is not installed: pip install 'headscape[{extra}]'", 2)
     except MemoryError:
-        _fail("out of memory; take fewer tokens, heads or batches", 1)
+        _fail("out of memory; use fewer tokens, heads or batches", 1)
     except Exception as error:
         if os.environ.get("HEADSCAPE_DEBUG"):
             raise
-        line = (str(error).splitlines() or [""])[0]
-        _fail(f"{type(error).__name__}: {line} (a failure of ours; HEADSCAPE_DEBUG=1 shows the trace)", 1)
+        what = f"{type(error).__name__}: {(str(error).splitlines() or [''])[0]}"
+        _fail(f"internal error (please report it; HEADSCAPE_DEBUG=1 shows the trace): {what}", 1)
 
 
 def _fail(message: str, code: int) -> None:
-    err.print(f"error: {' '.join(message.split())}", highlight=False, markup=False, soft_wrap=True)
+    err.print(f"error: {' '.join(message.split())}", soft_wrap=True)
     raise SystemExit(code)

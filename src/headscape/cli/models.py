@@ -6,28 +6,16 @@ from typing import Annotated
 
 import typer
 
-from headscape.cli.old import (
-    DeviceOption,
-    JsonOption,
-    ModelArgument,
-    OnlineOption,
-    QuietOption,
-    WeightsOption,
-    app,
-    load,
-    out,
-    print_json,
-    print_table,
-    sayer,
-)
+from headscape.cli import options as o
+from headscape.cli.shared import app, load, out, print_facts, print_json, print_table, sayer
 from headscape.errors import HeadscapeError
 
 
 @app.command(epilog="Example: `headscape models --get smollm2-135m`")
 def models(
     get: Annotated[list[str] | None, typer.Option("--get", help="Fetch the weights of this model.")] = None,
-    as_json: JsonOption = False,
-    quiet: QuietOption = False,
+    as_json: o.Json = False,
+    quiet: o.Quiet = False,
 ) -> None:
     """List the bundled models, or fetch the weights of one."""
     from headscape.attention import bundled
@@ -35,8 +23,7 @@ def models(
     from headscape.runs import human_bytes
 
     for name in get or []:
-        folder = bundled.fetch(name, sayer(quiet))
-        out.print(str(folder), soft_wrap=True, highlight=False)
+        out.print(str(bundled.fetch(name, sayer(quiet))), soft_wrap=True)
     if get:
         return
     entries = list_models()
@@ -47,19 +34,19 @@ def models(
         [e.name, e.summary, e.licence, "here" if e.present else f"fetch {human_bytes(e.download)}"] for e in entries
     ]
     print_table("Bundled models", ["name", "what", "licence", "weights"], rows)
-    out.print("Any model folder, .gguf file or hub id works too.", highlight=False)
+    out.print("Any model folder, .gguf file or hub id works too.")
 
 
 @app.command(epilog="Example: `headscape check smollm2-135m`")
 def check(
-    model: ModelArgument,
-    device: DeviceOption = "auto",
-    weights: WeightsOption = "float32",
-    online: OnlineOption = False,
-    as_json: JsonOption = False,
-    quiet: QuietOption = False,
+    model: o.Model,
+    device: o.Device = "auto",
+    weights: o.Weights = "float32",
+    online: o.Online = False,
+    as_json: o.Json = False,
+    quiet: o.Quiet = False,
 ) -> None:
-    """Check that headscape captures a model exactly: its logits under capture against its own."""
+    """Check that capturing leaves a model unchanged: its logits with and without capture."""
     from headscape.attention.capture import check_parity
     from headscape.attention.tapping import way_of
 
@@ -74,10 +61,6 @@ def check(
         "largest difference": parity.max_difference,
         "parity": "ok" if parity.ok else "FAILED",
     }
-    if as_json:
-        print_json(facts)
-    else:
-        shown = [[k, ", ".join(map(str, v)) if isinstance(v, (list, tuple)) else str(v)] for k, v in facts.items()]
-        print_table(f"{model}", ["", ""], shown)
+    print_facts(model, facts, as_json)
     if not parity.ok:
         raise HeadscapeError(f"logits under capture differ by {parity.max_difference:.2g}: {model} is not supported")

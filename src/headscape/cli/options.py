@@ -16,8 +16,12 @@ RunOrModel = Annotated[
 Text = Annotated[Path | None, typer.Option(help="A text file or a folder of them.")]
 Images = Annotated[Path | None, typer.Option(help="An image, a folder of images, or an .npz with 'images'.")]
 Out = Annotated[Path | None, typer.Option("--out", help="The run directory; resumed when it exists.")]
-Tokens = Annotated[int, typer.Option(help="Tokens per context.")]
-Batches = Annotated[int, typer.Option(help="How many contexts.")]
+Tokens = Annotated[int, typer.Option(help="Tokens per context.", min=1)]
+Batches = Annotated[int, typer.Option(help="How many contexts.", min=1)]
+Stored = Annotated[str, typer.Option("--dtype", help="Number type on disk: float16 or float32.")]
+Estimate = Annotated[
+    bool, typer.Option("--estimate", help="Only say what memory, disk and time it would take; write nothing.")
+]
 Pool = Annotated[
     int | None, typer.Option(help="Average attention onto POOL x POOL blocks of tokens; for long contexts.")
 ]

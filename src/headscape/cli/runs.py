@@ -1,95 +1,68 @@
-"""Commands that make and keep runs: capture, import, runs."""
+"""Commands that make runs: capture, import."""
 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from headscape.cli.old import (
-    DeviceOption,
-    JsonOption,
-    ModelArgument,
-    OnlineOption,
-    QuietOption,
-    RunArgument,
-    SeedOption,
-    WeightsOption,
-    app,
-    err,
-    load,
-    out,
-    print_json,
-    print_table,
-    progress_bar,
-    sayer,
-)
+from headscape.cli import options as o
+from headscape.cli.shared import app, listed, load, one_of, print_facts, print_json, print_table, progress_bar, sayer
 from headscape.errors import InputError
 
-runs_app = typer.Typer(help="List, measure and delete run directories.", invoke_without_command=True)
-app.add_typer(runs_app, name="runs")
+if TYPE_CHECKING:
+    from headscape.attention.models import Model
+
+MAX_LAYERS = 10_000
 
 
 @app.command(
     epilog="Example: `headscape capture smollm2-135m --text book.txt --tokens 256 --batches 10 --out runs/book`"
 )
 def capture(
-    model: ModelArgument,
-    text: Annotated[Path | None, typer.Option(help="A text file or a folder of them.")] = None,
-    images: Annotated[Path | None, typer.Option(help="An image, a folder of images, or an .npz with 'images'.")] = None,
-    to: Annotated[Path | None, typer.Option("--out", help="The run directory; resumed when it exists.")] = None,
-    tokens: Annotated[int, typer.Option(help="Tokens in a context.")] = 256,
-    batches: Annotated[int, typer.Option(help="How many contexts.")] = 10,
+    model: o.Model,
+    text: o.Text = None,
+    images: o.Images = None,
+    to: o.Out = None,
+    tokens: o.Tokens = 256,
+    batches: o.Batches = 10,
     keep: Annotated[
         str, typer.Option(help="Comma-separated: probs, scores, queries, keys, values, hidden, head_outputs.")
     ] = "probs",
     layers: Annotated[str | None, typer.Option(help="Only these layers: 0,1,5-8.")] = None,
     heads: Annotated[str | None, typer.Option(help="Only these heads: decoder.3.7,decoder.4.0.")] = None,
-    dtype: Annotated[str, typer.Option(help="Of the stored numbers: float16 or float32.")] = "float16",
-    pool: Annotated[
-        int | None, typer.Option(help="Average attention onto POOL x POOL blocks of tokens; for long contexts.")
-    ] = None,
-    rows: Annotated[
-        int | None, typer.Option(help="With --pool: keep so many sampled rows of every head whole.")
-    ] = None,
-    chat: Annotated[bool, typer.Option("--chat", help="Put each context into the model's chat template.")] = False,
+    dtype: o.Stored = "float16",
+    pool: o.Pool = None,
+    rows: Annotated[int | None, typer.Option(help="With --pool: also keep this many sampled rows per head.")] = None,
+    chat: Annotated[bool, typer.Option("--chat", help="Wrap each context in the model's chat template.")] = False,
     keep_short: Annotated[bool, typer.Option("--keep-short", help="Keep texts shorter than a context.")] = False,
-    estimate: Annotated[
-        bool, typer.Option("--estimate", help="Only say what memory, disk and time it would take; write nothing.")
-    ] = False,
-    seed: SeedOption = 0,
-    device: DeviceOption = "auto",
-    weights: WeightsOption = "float32",
-    online: OnlineOption = False,
-    as_json: JsonOption = False,
-    quiet: QuietOption = False,
+    estimate: o.Estimate = False,
+    seed: o.Seed = 0,
+    device: o.Device = "auto",
+    weights: o.Weights = "float32",
+    online: o.Online = False,
+    as_json: o.Json = False,
+    quiet: o.Quiet = False,
 ) -> None:
     """Run a model on text or images and keep its attention in a run directory."""
     source = source_of(text, images)
-    check_blocks(pool, rows)
-    loaded = load(model, device, weights, online, quiet)
+    _check_blocks(pool, rows)
     options: dict[str, Any] = {
-        "tokens": tokens,
-        "batches": batches,
-        "keep": tuple(part.strip() for part in keep.split(",")),
-        "layers": _numbers(layers),
-        "heads": None if heads is None else [part.strip() for part in heads.split(",")],
-        "dtype": dtype,
-        "pool": pool,
-        "windows": None if rows is None else f"rows:{rows}",
-        "chat": chat,
-        "keep_short": keep_short,
-        "seed": seed,
+        **{"tokens": tokens, "batches": batches, "keep": tuple(listed(keep) or ())},
+        **{"layers": _numbers(layers), "heads": listed(heads), "dtype": dtype},
+        **{"pool": pool, "windows": None if rows is None else f"rows:{rows}"},
+        **{"chat": chat, "keep_short": keep_short, "seed": seed},
     }
+    loaded = load(model, device, weights, online, quiet)
     if estimate:
         _print_estimate(loaded, source, as_json, quiet, options)
-        return
-    capture_to(loaded, source, to or default_run(model, source), as_json=as_json, quiet=quiet, **options)
+    else:
+        capture_to(loaded, source, to or default_run(model, source), as_json=as_json, quiet=quiet, **options)
 
 
-def check_blocks(pool: int | None, rows: int | None) -> None:
-    """What can be said of blocks and rows before a model is loaded for nothing."""
+def _check_blocks(pool: int | None, rows: int | None) -> None:
+    """Refuse impossible blocks and rows before a model is loaded for nothing."""
     if rows is not None and rows < 1:
         raise InputError(f"rows must be at least 1, not {rows}")
     if rows is not None and pool is None:
@@ -99,7 +72,7 @@ def check_blocks(pool: int | None, rows: int | None) -> None:
 
 
 def default_run(model: str, source: Path | None) -> Path:
-    """Where a run goes when nobody says."""
+    """Where a run goes by default."""
     return Path("runs") / f"{Path(model).name}-{source.stem if source is not None else 'sample'}"
 
 
@@ -108,28 +81,30 @@ def source_of(text: Path | None, images: Path | None) -> Path | None:
     if text is not None and images is not None:
         raise InputError("give either --text or --images, not both")
     source = text if text is not None else images
-    if source is not None and not source.exists():  # said before a model is loaded for nothing
+    if source is not None and not source.exists():  # checked before a model is loaded for nothing
         raise InputError(f"no file or folder {str(source)!r}")
     return source
 
 
 def _numbers(text: str | None) -> list[int] | None:
-    if text is None:
-        return None
-    try:
-        numbers: list[int] = []
-        for part in text.split(","):
-            first, _, last = part.partition("-")
-            numbers += range(int(first), int(last or first) + 1)
-        return numbers
-    except ValueError:
-        raise InputError(f"'{text}' is not a list of numbers like 0,1,5-8") from None
+    """The numbers of a list like 0,1,5-8."""
+    numbers: list[int] = []
+    for part in listed(text) or []:
+        first, _, last = part.partition("-")
+        try:
+            ends = int(first), int(last or first)
+        except ValueError:
+            raise InputError(f"'{text}' is not a list of numbers like 0,1,5-8") from None
+        if ends[1] - ends[0] > MAX_LAYERS:
+            raise InputError(f"'{part}' names more than {MAX_LAYERS:,} layers")
+        numbers += range(ends[0], ends[1] + 1)
+    return numbers if text is not None else None
 
 
-def duration(seconds: float) -> str:
+def _duration(seconds: float) -> str:
     """Seconds for people.
 
-    >>> duration(0.42), duration(75), duration(9000)
+    >>> _duration(0.42), _duration(75), _duration(9000)
     ('0.42 s', '75 s', '2.5 h')
     """
     if seconds < 100:
@@ -137,7 +112,7 @@ def duration(seconds: float) -> str:
     return f"{seconds / 60:.0f} min" if seconds < 6000 else f"{seconds / 3600:.1f} h"
 
 
-def _print_estimate(loaded: Any, source: Path | None, as_json: bool, quiet: bool, options: dict[str, Any]) -> None:
+def _print_estimate(loaded: Model, source: Path | None, as_json: bool, quiet: bool, options: dict[str, Any]) -> None:
     from headscape.attention.capture import plan_capture
     from headscape.runs import human_bytes
 
@@ -146,50 +121,36 @@ def _print_estimate(loaded: Any, source: Path | None, as_json: bool, quiet: bool
     assert needed.pace is not None
     assert needed.seconds is not None
     a, b, c = needed.pace.coefficients
-    facts: dict[str, Any] = {
-        "tokens": needed.n_tokens,
-        "batches": needed.batches,
-        "memory of the model": needed.model_bytes,
-        "memory beside it": needed.memory_bytes,
-        "disk a batch": needed.batch_bytes,
-        "disk in all": needed.batch_bytes * needed.batches,
-        "seconds": needed.seconds,
-        "seconds a batch": f"{a:.3g} + {b:.3g} n + {c:.3g} n^2",
-        "timed at tokens": list(needed.pace.tokens),
-        "timed seconds": list(needed.pace.measured),
-    }
+    law = f"{a:.3g} + {b:.3g} n + {c:.3g} n^2"
+    disk = needed.batch_bytes, needed.batch_bytes * needed.batches
     if as_json:
-        print_json(facts)
+        facts = {"tokens": needed.n_tokens, "batches": needed.batches, "memory of the model": needed.model_bytes}
+        facts |= {"memory beside it": needed.memory_bytes, "disk a batch": disk[0], "disk in all": disk[1]}
+        timed = {"timed at tokens": list(needed.pace.tokens), "timed seconds": list(needed.pace.measured)}
+        print_json(facts | {"seconds": needed.seconds, "seconds a batch": law} | timed)
         return
+    passes = ", ".join(map(str, needed.pace.tokens))
+    formula = f": {law} s per batch of n tokens" if b or c else ""
     rows = [
-        ["memory", f"{human_bytes(needed.model_bytes)} for the model, about {human_bytes(needed.memory_bytes)} more"]
-    ]
-    rows += [
-        [
-            "disk",
-            f"{human_bytes(needed.batch_bytes)} a batch, {human_bytes(needed.batch_bytes * needed.batches)} in all",
-        ]
-    ]
-    rows += [["time", f"about {duration(needed.seconds)} for {needed.batches} x {needed.n_tokens} tokens"]]
-    timed = ", ".join(map(str, needed.pace.tokens))
-    law = f": {facts['seconds a batch']} s" if b or c else ""
-    rows += [
-        ["", f"an estimate from passes of {timed} tokens{law}; without writing to disk, on the machine as it is now"]
+        ["memory", f"{human_bytes(needed.model_bytes)} for the model, about {human_bytes(needed.memory_bytes)} more"],
+        ["disk", f"{human_bytes(disk[0])} per batch, {human_bytes(disk[1])} in total"],
+        ["time", f"about {_duration(needed.seconds)} for {needed.batches} x {needed.n_tokens} tokens"],
+        ["", f"an estimate from passes of {passes} tokens{formula}; excludes writing to disk, at the current load"],
     ]
     print_table("A capture would take", ["", ""], rows)
 
 
-def _inputs(loaded: Any, source: Path | None, quiet: bool) -> Any:
-    """What was named, or the sample."""
+def _inputs(loaded: Model, source: Path | None, quiet: bool) -> Any:
+    """The input that was named, or the sample."""
     from headscape.attention.inputs import sample_images, sample_text
 
     if source is not None:
         return source
-    sayer(quiet)("no input named: using the sample that comes with headscape")
+    sayer(quiet)("no input given: using the sample that comes with headscape")
     return sample_images() if loaded.images is not None else [sample_text("rank")]
 
 
-def capture_to(loaded: Any, source: Path | None, target: Path, *, as_json: bool, quiet: bool, **options: Any) -> None:
+def capture_to(loaded: Model, source: Path | None, target: Path, *, as_json: bool, quiet: bool, **options: Any) -> None:
     """Capture into a run directory and print what was captured."""
     from headscape.attention.capture import capture as run_capture
     from headscape.runs import human_bytes
@@ -199,108 +160,40 @@ def capture_to(loaded: Any, source: Path | None, target: Path, *, as_json: bool,
         found = run_capture(loaded, inputs, out=target, progress=progress, say=sayer(quiet), **options)
     run = found.run
     assert run is not None
-    first = (
-        found.tensor(0, found.blocks[0], "probs" if "probs" in found.kept else "scores")
-        if {"probs", "scores"} & set(found.kept)
-        else None
+    shape = (
+        list(found.tensor(0, found.blocks[0], found.kind()).shape) if {"probs", "scores"} & set(found.kept) else None
     )
-    facts = {
-        "run": str(run.path),
-        "model": loaded.source,
-        "batches": len(found),
-        "blocks": {block: len(found.heads(block)) for block in found.blocks},
-        "shape of a batch": list(first.shape) if first is not None else None,
-        "kept": found.kept,
-        "parity": run.meta.get("parity", {}).get("max_difference"),
-        "bytes": run.n_bytes,
-    }
+    blocks = {block: len(found.heads(block)) for block in found.blocks}
+    facts: dict[str, Any] = {"run": str(run.path), "model": loaded.source, "batches": len(found), "blocks": blocks}
+    facts |= {"shape of a batch": shape, "kept": found.kept}
+    facts |= {"parity": run.meta.get("parity", {}).get("max_difference"), "bytes": run.n_bytes}
     if found.pool is not None:
         facts["pooled"] = f"{run.meta['config']['tokens']} tokens to {found.pool} blocks"
-    if as_json:
-        print_json(facts)
-        return
-    shown = {**facts, "bytes": human_bytes(run.n_bytes), "kept": ", ".join(found.kept)}
-    shown["blocks"] = ", ".join(f"{block} ({n} heads)" for block, n in facts["blocks"].items())
-    shown["shape of a batch"] = " x ".join(map(str, first.shape)) + " (query, key, head)" if first is not None else "-"
-    print_table("Captured", ["", ""], [[k, str(v)] for k, v in shown.items()])
+    shown = {"blocks": ", ".join(f"{block} ({n} heads)" for block, n in blocks.items())}
+    shown["shape of a batch"] = "-" if shape is None else " x ".join(map(str, shape)) + " (query, key, head)"
+    print_facts("Captured", facts, as_json, shown | {"bytes": human_bytes(run.n_bytes)})
 
 
 @app.command("import", epilog="Example: `headscape import attention.npy --layout layer,head,query,key --out runs/mine`")
 def import_(
     file: Annotated[Path, typer.Argument(help="An .npy, .npz or .safetensors array of attention.", metavar="FILE")],
-    to: Annotated[Path | None, typer.Option("--out", help="The run directory.")] = None,
+    to: o.Out = None,
     name: Annotated[str | None, typer.Option(help="Which array of the file.")] = None,
-    layout: Annotated[str, typer.Option(help="Its axes in order; may name batch and layer too.")] = "query,key,head",
+    layout: Annotated[str, typer.Option(help="Its axes in order; may include batch and layer.")] = "query,key,head",
     kind: Annotated[str, typer.Option(help="probs or scores.")] = "probs",
-    mask: Annotated[str | None, typer.Option(help="causal or full; found from the zeros otherwise.")] = None,
-    dtype: Annotated[str, typer.Option(help="Of the stored numbers: float16 or float32.")] = "float16",
-    as_json: JsonOption = False,
-    quiet: QuietOption = False,
+    mask: Annotated[str | None, typer.Option(help="causal or full; by default inferred from the zeros.")] = None,
+    dtype: o.Stored = "float16",
+    as_json: o.Json = False,
+    quiet: o.Quiet = False,
 ) -> None:
-    """Make a run of attention you already have; no model is needed."""
+    """Make a run from attention you already have; no model is needed."""
     from headscape.captures import import_array
 
-    for value, allowed in (
-        (kind, ("probs", "scores")),
-        (mask, (None, "causal", "full")),
-        (dtype, ("float16", "float32")),
-    ):
-        if value not in allowed:
-            raise InputError(f"{value!r} is not one of {', '.join(str(a) for a in allowed if a)}")
+    one_of("kind", kind, ("probs", "scores"))
+    one_of("mask", mask, ("causal", "full"))
+    one_of("dtype", dtype, ("float16", "float32"))
     target = to or Path("runs") / file.stem
     found = import_array(file, target, name=name, layout=layout, kind=kind, mask=mask, dtype=dtype)  # type: ignore[arg-type]
     first = found.tensor(0, kind=kind)  # type: ignore[arg-type]
-    facts = {"run": str(target), "batches": len(found), "tensor": repr(first)}
-    if as_json:
-        print_json(facts)
-    elif not quiet:
-        print_table("Imported", ["", ""], [[k, str(v)] for k, v in facts.items()])
-
-
-@runs_app.callback()
-def runs(ctx: typer.Context) -> None:
-    """List, measure and delete run directories."""
-    if ctx.invoked_subcommand is None:
-        list_runs(Path("runs"))
-
-
-@runs_app.command("list", epilog="Example: `headscape runs list runs`")
-def list_runs(
-    folder: Annotated[Path, typer.Argument(help="Where to look.")] = Path("runs"), as_json: JsonOption = False
-) -> None:
-    """List the runs in a folder with their sizes."""
-    from headscape.runs import find_runs, human_bytes
-
-    found, unreadable = find_runs(folder)
-    if as_json:
-        print_json([{"path": str(r.path), "bytes": r.n_bytes, "batches": r.n_finished, **r.meta} for r in found])
-        return
-    rows = [
-        [
-            str(r.path),
-            str(r.meta.get("model", {}).get("source", r.meta.get("inputs", {}).get("file", ""))),
-            f"{r.n_finished}/{r.meta.get('config', {}).get('batches', r.n_finished)}",
-            ", ".join(r.studies),
-            human_bytes(r.n_bytes),
-            r.meta["created"][:16].replace("T", " "),
-        ]
-        for r in found
-    ]
-    if rows:
-        print_table("Runs", ["run", "of", "batches", "studies", "size", "created"], rows, right=(2, 4))
-    else:
-        out.print(f"no runs in {folder}; `headscape capture` makes one", highlight=False)
-    for problem in unreadable:
-        err.print(problem, highlight=False, markup=False)
-
-
-@runs_app.command("delete", epilog="Example: `headscape runs delete runs/book --yes`")
-def delete_run(run: RunArgument, yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False) -> None:
-    """Delete a run directory and everything in it."""
-    from headscape.runs import Run, human_bytes
-
-    found = Run.open(run)
-    if not yes and not typer.confirm(f"Delete {run} ({human_bytes(found.n_bytes)})?"):
-        return
-    found.delete()
-    out.print(f"deleted {run}", highlight=False)
+    if as_json or not quiet:
+        print_facts("Imported", {"run": str(target), "batches": len(found), "tensor": repr(first)}, as_json)

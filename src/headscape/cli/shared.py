@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -32,13 +32,13 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-out = Console()
-err = Console(stderr=True)
+out = Console(markup=False, emoji=False, highlight=False)  # names come from strangers: shown, never obeyed
+err = Console(stderr=True, markup=False, emoji=False, highlight=False)
 
 
 def sayer(quiet: bool) -> Callable[[str], None]:
     """What prints lines worth reading, or nothing."""
-    return (lambda _: None) if quiet else (lambda line: err.print(line, highlight=False, markup=False))
+    return (lambda _: None) if quiet else (lambda line: err.print(line))
 
 
 class Bars:
@@ -116,13 +116,22 @@ def print_table(title: str, columns: list[str], rows: list[list[str]], right: tu
     for i, column in enumerate(columns):
         table.add_column(column, justify="right" if i in right else "left", overflow="fold")
     for row in rows:
-        table.add_row(*row)
+        table.add_row(*("".join(sign if sign.isprintable() else " " for sign in cell) for cell in row))
     out.print(table)
 
 
 def print_json(content: Any) -> None:
     """Print JSON for machines."""
     sys.stdout.write(json.dumps(content, indent=1, ensure_ascii=False, default=str) + "\n")
+
+
+def print_facts(title: str, facts: Mapping[str, Any], as_json: bool, shown: Mapping[str, str] | None = None) -> None:
+    """Print facts as JSON, or as a table of two columns with some of them (`shown`) in words for people."""
+    if as_json:
+        print_json(facts)
+        return
+    words = {k: ", ".join(map(str, v)) if isinstance(v, (list, tuple)) else str(v) for k, v in facts.items()}
+    print_table(title, ["", ""], [[name, text] for name, text in (words | dict(shown or {})).items()])
 
 
 def finish(result: Result, as_json: bool, **more: Any) -> None:
@@ -133,7 +142,7 @@ def finish(result: Result, as_json: bool, **more: Any) -> None:
     for title, frame in result.summary():
         print_frame(title, frame)
     for finding in result.findings():
-        out.print(f"- {finding}", highlight=False, markup=False)
+        out.print(f"- {finding}")
 
 
 def print_frame(title: str, frame: pd.DataFrame) -> None:
@@ -163,7 +172,7 @@ def loader(device: str, online: bool, quiet: bool, weights: str | None = None) -
 
 def open_page(page: Path, show: bool) -> None:
     """Say where a page is, and open it if asked to."""
-    out.print(f"{page.resolve()}", soft_wrap=True, highlight=False)
+    out.print(f"{page.resolve()}", soft_wrap=True)
     if show:
         import webbrowser
 

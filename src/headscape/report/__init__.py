@@ -1,21 +1,21 @@
-"""Draw results: one HTML page a run, and the paper's figures as files. The only room that draws; it computes nothing.
+"""Draw results: one HTML page per run, and the paper's figures as files. The only room that draws; it computes nothing.
 
-A study is drawn from its `figures()`, `findings()` and `to_frame()` alone; nothing here knows any study.
+A study is drawn from its `figures()`, `findings()` and `to_frame()` alone; nothing here knows any study. The way of a
+page: `gather` reads the results, `headmaps` encodes the attention maps, `pictures` turns figures into data for the
+scripts in assets/, and `page` writes them between `findings` and `sections`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
-from headscape.captures import Capture, open_capture
-from headscape.errors import HeadscapeError
-from headscape.report.gather import LINKED, Missing, Scene, gather, reason_of
-from headscape.report.headmaps import BUDGET, HeadMaps, Orders, draw_maps
+from headscape.report.gather import Missing, gather_run
+from headscape.report.headmaps import BUDGET, HeadMaps, draw_maps
+from headscape.report.orders import orders_of
 from headscape.results import Result
 from headscape.runs import Run
-from headscape.storage import replacing
 
 __all__ = ["write_figures", "write_report"]
 
@@ -23,75 +23,31 @@ __all__ = ["write_figures", "write_report"]
 def write_report(
     run: Run, results: Sequence[Result | Missing], out: Path | None = None, *, map_budget: int = BUDGET
 ) -> Path:
-    """Write the page of a run and return where it is.
+    """Write the page of a run (by default RUN/report.html), whole or not at all, and return where it is.
 
     Parameters
     ----------
-    run
-        The run directory; its capture gives the attention maps, where they were kept.
     results
-        What the studies found, in the order of their sections. A study that could not be loaded is a pair of its name
-        and the reason (text or exception); the page says that it is missing, and why.
-    out
-        The file, by default report.html in the run directory. It appears whole or not at all.
+        The results of the studies, in the order of their sections, as `headscape.studies.load_results` returns them. A
+        study that could not be loaded is a pair of its name and the reason (text or exception), which the page states.
     map_budget
-        Characters all attention maps together may take; fewer batches and coarser maps are kept to stay within it.
+        Characters that all attention maps together may take; to stay within it, fewer batches and coarser maps are kept.
     """
-    from headscape.report import page, summary
+    from headscape.report import summary
+    from headscape.report.page import Page
 
-    try:
-        capture: Capture | None = open_capture(run)
-        problem = ""
-    except HeadscapeError as error:
-        capture, problem = None, f"attention maps are not shown: {reason_of(error)}"
-    if capture is None and not summary.captures(run):  # there is nothing to organise, and no map to miss
-        problem = ""
-        results = [r for r in results if not isinstance(r, tuple) or (run.path / r[0]).is_dir()]
-    heads = [] if capture is None else [head for block in capture.blocks for head in capture.heads(block)]
-    scene = gather(results, heads)
-    pictures = draw_sections(scene)
-    maps = (
-        HeadMaps(problems=[problem] if problem else []) if capture is None else _maps(run, capture, scene, map_budget)
-    )
-    target = Path(out) if out is not None else run.path / "report.html"
-    with replacing(target) as partial, partial.open("w", encoding="utf-8") as file:
-        for part in page.page(
-            summary.title(run),
-            summary.facts(run, scene, capture),
-            summary.excerpt(capture, run.meta.get("inputs", {})),
-            scene,
-            pictures,
-            maps,
-            run.meta,
-        ):
-            file.write(part)
-    return target
-
-
-def draw_sections(scene: Scene) -> dict[str, Any]:
-    """What the page draws, by anchor: every figure of every section, or why one cannot be drawn."""
-    from headscape.report.page import anchor
-    from headscape.report.pictures import picture
-
-    drawn: dict[str, Any] = {}
-    for section in scene.sections:
-        for spec in section.figures:
-            # one bad figure is a line in its place; the others are still drawn
-            try:
-                drawn[anchor(section, spec.id)] = {"type": "table"} if spec.kind == "table" else picture(spec, section)
-            except Exception as error:
-                drawn[anchor(section, spec.id)] = {"type": "missing", "why": reason_of(error)}
-                section.problems.append(f"the picture '{spec.title}' could not be drawn: {reason_of(error)}")
-    return drawn
-
-
-def _maps(run: Run, capture: Capture, scene: Scene, budget: int) -> HeadMaps:
-    orders = Orders()
-    for section in scene.sections:
-        for spec in section.of_kind(*LINKED):
-            if spec.data.get("query_orders") is not None and not orders.query and section.rows is not None:
-                orders = Orders.of_figure(spec.data, sorted({scene.heads[row].block for row in section.rows}))
-    return draw_maps(capture, scene.heads, orders, run.meta.get("inputs", {}).get("grid"), budget)
+    scene, capture, problem = gather_run(run, results)
+    inputs = run.meta.get("inputs", {})
+    if capture is not None:
+        maps = draw_maps(capture, scene.heads, orders_of(scene), inputs.get("grid"), map_budget)
+    elif summary.captures(run):
+        maps = HeadMaps(problems=[f"attention maps are not shown: {problem}"])
+    else:  # there was nothing to organize, so neither maps nor studies that were never begun are missing
+        maps = HeadMaps()
+        scene.missing = [(name, why) for name, why in scene.missing if (run.path / name).is_dir()]
+    facts, quote = summary.facts(run, scene, capture), summary.excerpt(capture, inputs)
+    page = Page(summary.title(run), facts, scene, run.meta, maps, quote)
+    return page.write(Path(out) if out is not None else run.path / "report.html")
 
 
 def write_figures(

@@ -1,4 +1,4 @@
-"""Coarsen an attention map to what a picture can show: means over blocks of tokens, or over folders of their tree."""
+"""Coarsen an attention map to what a picture can show: means over blocks of tokens, or over clusters of their tree."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ __all__ = ["Cells", "block_means", "cells_of"]
 
 
 class Cells(NamedTuple):
-    """How tokens fall into the cells of a picture's axis: cell i holds ``order[bounds[i]:bounds[i + 1]]``."""
+    """The cells of a picture's axis: cell i holds the tokens ``order[bounds[i]:bounds[i + 1]]``."""
 
     order: npt.NDArray[np.intp]
     bounds: npt.NDArray[np.intp]
@@ -23,10 +23,7 @@ class Cells(NamedTuple):
 
 
 def cells_of(
-    n: int,
-    most: int,
-    order: npt.NDArray[np.intp] | None = None,
-    labels: npt.NDArray[np.intp] | None = None,
+    n: int, most: int, order: npt.NDArray[np.intp] | None = None, labels: npt.NDArray[np.intp] | None = None
 ) -> Cells:
     """Divide n tokens into at most `most` cells.
 
@@ -35,8 +32,8 @@ def cells_of(
     order
         The order along which tokens are joined; by default their own.
     labels
-        (n_level, n) folders of every token, coarse to fine. The finest level with no more than `most` folders makes
-        the cells, unless it uses less than a quarter of them; then, and without labels, cells are equally long runs.
+        (n_level, n) cluster of every token, coarse to fine. The finest level with at most `most` clusters gives the
+        cells, unless it has fewer than a quarter of that; then, and without labels, all cells are equally long.
 
     >>> cells_of(5, 2).bounds
     array([0, 3, 5])

@@ -6,12 +6,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from headscape.report import draw_sections
 from headscape.report.gather import gather
-from headscape.report.headmaps import HeadMaps
-from headscape.report.page import page
+from headscape.report.page import Page
 from headscape.results import Result
-from headscape.storage import replacing
 
 __all__ = ["write_page"]
 
@@ -19,20 +16,8 @@ __all__ = ["write_page"]
 def write_page(
     result: Result, title: str, facts: Sequence[tuple[str, str]], provenance: Mapping[str, Any], out: Path
 ) -> Path:
-    """Write one result as a page of its own and return where it is.
+    """Write one result as a page of its own, whole or not at all, and return where it is.
 
-    Parameters
-    ----------
-    title, facts
-        The heading and the lines under it, pairs of a label and a sentence.
-    provenance
-        Shown at the end as JSON.
-    out
-        The file; it appears whole or not at all.
+    `facts` are the lines under the title, pairs of a label and a sentence; `provenance` is shown at the end as JSON.
     """
-    scene = gather([result])
-    pictures = draw_sections(scene)
-    with replacing(out) as partial, partial.open("w", encoding="utf-8") as file:
-        for part in page(title, facts, "", scene, pictures, HeadMaps(), dict(provenance)):
-            file.write(part)
-    return out
+    return Page(title, facts, gather([result]), provenance).write(out)

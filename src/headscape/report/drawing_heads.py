@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -13,8 +13,9 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
 from headscape.errors import InputError
-from headscape.report.drawing import COLUMN, PAGE, SEQUENTIAL, label_axes, words
+from headscape.report.drawing import COLUMN, PAGE, SEQUENTIAL, heatmap, label_axes, words
 from headscape.report.gather import Section
+from headscape.report.marks import ticks
 from headscape.results import FigureSpec
 from headscape.tensor import HeadId
 from headscape.tree import PartitionTree
@@ -23,26 +24,25 @@ __all__ = ["draw"]
 
 
 def draw(spec: FigureSpec, section: Section, heads: Sequence[HeadId]) -> Figure:
-    """Draw a spec of a linked kind; `heads` has one head a row of the section's frame."""
-    if spec.kind == "head_map":
-        return _map(spec, heads)
-    if spec.kind == "head_matrix":
-        return _matrix(spec, heads)
-    if spec.kind == "head_tree":
-        return _tree(spec, heads)
-    return _grid(spec, section, heads)
+    """Draw a spec of a linked kind; `heads` are those of the rows of the section's frame."""
+    if spec.kind == "head_grid":
+        return _grid(spec, section, heads)
+    return {"head_map": _map, "head_matrix": _matrix, "head_tree": _tree}[str(spec.kind)](spec, heads)
 
 
 def _layers(heads: Sequence[HeadId]) -> npt.NDArray[np.float64]:
     return np.array([head.layer for head in heads], dtype=float)
 
 
+def _layer_bar(figure: Figure, dots: Any, ax: Any) -> None:
+    figure.colorbar(dots, ax=ax, label="layer", shrink=0.9, ticks=MaxNLocator(6, integer=True))
+
+
 def _map(spec: FigureSpec, heads: Sequence[HeadId]) -> Figure:
     places = np.asarray(spec.data["coordinates"], dtype=float)
     if places.ndim != 2 or len(places) != len(heads):
-        raise InputError(
-            f"'coordinates' of figure {spec.id!r} has shape {places.shape}, the study has {len(heads)} heads"
-        )
+        shape = places.shape
+        raise InputError(f"'coordinates' of figure {spec.id!r} has shape {shape}, the study has {len(heads)} heads")
     if places.shape[1] < 2:
         places = np.hstack([places, np.zeros((len(places), 2 - places.shape[1]))])
     solid = places.shape[1] >= 3
@@ -51,63 +51,48 @@ def _map(spec: FigureSpec, heads: Sequence[HeadId]) -> Figure:
     dots: dict[str, Any] = {"c": _layers(heads), "cmap": SEQUENTIAL, "s": 12, "edgecolors": "white", "linewidths": 0.3}
     drawn = flat.scatter(places[:, 0], places[:, 1], **dots)
     label_axes(flat, spec)
-    flat.set_xlabel(words(spec.x_label or "coordinate 1"))
-    flat.set_ylabel(words(spec.y_label or "coordinate 2"))
+    flat.set(xlabel=words(spec.x_label or "coordinate 1"), ylabel=words(spec.y_label or "coordinate 2"))
     if solid:
         ax = figure.add_subplot(1, 2, 1, projection="3d")
         ax.scatter(places[:, 0], places[:, 1], places[:, 2], depthshade=False, **dots)
         ax.set_title(words(spec.title))
         ax.set_box_aspect(None, zoom=0.85)
-        flat.set_title("the first two coordinates")
+        flat.set_title("first two coordinates")
         for name, axis in zip("123", (ax.xaxis, ax.yaxis, ax.zaxis), strict=True):
             axis.set_label_text(name)
             axis.set_pane_color((1, 1, 1, 0))
         ax.tick_params(labelsize=5, pad=-2)
-    figure.colorbar(drawn, ax=flat, label="layer", shrink=0.9, ticks=MaxNLocator(6, integer=True))
+    _layer_bar(figure, drawn, flat)
     return figure
-
-
-def _short(head: HeadId, blocks: int) -> str:
-    return f"{head.block} {head.layer}.{head.head}" if blocks > 1 else f"{head.layer}.{head.head}"
 
 
 def _matrix(spec: FigureSpec, heads: Sequence[HeadId]) -> Figure:
-    values = np.asarray(spec.data["values"], dtype=float)
     order = np.asarray(spec.data.get("order", np.arange(len(heads))), dtype=np.intp)
-    shown = values[np.ix_(order, order)]
-    off = shown[~np.eye(len(shown), dtype=bool)]
-    figure = Figure(figsize=(COLUMN, 3.2))
-    ax = figure.subplots()
-    limits: dict[str, Any] = {"vmin": float(np.nanmin(off)), "vmax": float(np.nanmax(off))} if off.size else {}
-    image = ax.imshow(shown, cmap=SEQUENTIAL, interpolation="nearest", **limits)
-    label_axes(ax, spec)
-    ax.set_xlabel("head, in tree order")
-    at = list(range(0, len(order), math.ceil(len(order) / 12)))
-    names = [_short(heads[order[i]], len({head.block for head in heads})) for i in at]
-    ax.set_xticks(at, names, rotation=60)
-    ax.set_yticks(at, names)
-    figure.colorbar(image, ax=ax, label=words(spec.value_label), shrink=0.85)
-    return figure
+    shown = np.array(spec.data["values"], dtype=float)[np.ix_(order, order)]
+    if len(order) > 1:  # the diagonal is a constant and would take half of the colours
+        np.fill_diagonal(shown, np.nanmax(shown[~np.eye(len(order), dtype=bool)]))
+    many = len({head.block for head in heads}) > 1
+    names = [f"{block} {layer}.{head}" if many else f"{layer}.{head}" for block, layer, head in heads]
+    data = {"values": shown, "rows": [names[i] for i in order], "columns": [names[i] for i in order]}
+    return heatmap(replace(spec, data=data, x_label="head, in tree order"))
 
 
 def _tree(spec: FigureSpec, heads: Sequence[HeadId]) -> Figure:
-    """Folders as nodes, root on top; leaves in tree order, coloured by layer; named folders bear their names."""
+    """Clusters as nodes, root on top; leaves in tree order, coloured by layer; named clusters carry their names."""
     order = np.asarray(spec.data["order"], dtype=np.intp)
     tree = PartitionTree.from_labels(np.asarray(spec.data["labels"], dtype=np.intp), order)
     folders = tree.folders()
-    x = (folders.start + folders.stop - 1) / 2
-    y = -folders.level.astype(float)
-    figure = Figure(figsize=(PAGE, 3.0))
-    ax = figure.subplots()
-    edges = [
+    x, y = (folders.start + folders.stop - 1) / 2, -folders.level.astype(float)
+    lines = [
         [(x[i], y[folders.parent[i]]), (x[i], y[i])] for i in range(1, len(x))
-    ]  # each child hangs from the bar of its parent
-    bars = []
+    ]  # from each child to its parent's bar
     for i in range(len(x)):
         children = tree.children(i)
         if len(children):
-            bars.append([(x[children].min(), y[i]), (x[children].max(), y[i])])
-    ax.add_collection(LineCollection(edges + bars, colors="#6b6b6b", linewidths=0.5))
+            lines.append([(x[children].min(), y[i]), (x[children].max(), y[i])])
+    figure = Figure(figsize=(PAGE, 3.0))
+    ax = figure.subplots()
+    ax.add_collection(LineCollection(lines, colors="#6b6b6b", linewidths=0.5))
     leaves = np.flatnonzero(tree.sizes == 1)
     layers = _layers(heads)[tree.order[folders.start[leaves]]]
     dots = ax.scatter(x[leaves], y[leaves], c=layers, cmap=SEQUENTIAL, s=5, zorder=3, linewidths=0)
@@ -115,37 +100,29 @@ def _tree(spec: FigureSpec, heads: Sequence[HeadId]) -> Figure:
         box = {"facecolor": "white", "edgecolor": "none", "alpha": 0.8, "pad": 1}
         ax.text(at, -level, name, fontsize=6, ha="center", va="bottom", bbox=box)
     label_axes(ax, spec)
-    ax.set_xlabel("head, in tree order")
-    ax.set_ylabel("level")
-    depth = tree.n_levels
-    ax.set_yticks(
-        [-level for level in range(0, depth, math.ceil(depth / 8))],
-        [str(n) for n in range(0, depth, math.ceil(depth / 8))],
-    )
-    ax.set_xlim(-1, tree.n_leaves)
-    figure.colorbar(dots, ax=ax, label="layer", shrink=0.9, ticks=MaxNLocator(6, integer=True))
+    ax.set(xlabel="head, in tree order", ylabel="level", xlim=(-1, tree.n_leaves))
+    levels = ticks(tree.n_levels, 8)
+    ax.set_yticks([-level for level in levels], [str(level) for level in levels])
+    _layer_bar(figure, dots, ax)
     return figure
 
 
 def _names(spec: FigureSpec, tree: PartitionTree) -> list[tuple[float, int, str]]:
-    """Names of folders and where they go (leaf, level); the larger folder wins where two names would overlap."""
+    """Names of clusters and where they go (leaf, level); the larger cluster wins where two names would overlap."""
     labels = np.asarray(spec.data["labels"])
     wanted = []
     for key, name in (spec.data.get("names") or {}).items():
         level, folder = (int(part) for part in str(key).split(":"))
         inside = np.flatnonzero(labels[level] == folder)
-        if len(inside) >= tree.n_leaves / 20:  # smaller folders leave no room for a name
+        if len(inside) >= tree.n_leaves / 20:  # smaller clusters leave no room for a name
             wanted.append((len(inside), level, float(tree.leaf_position[inside].mean()), words(name, 30)))
     per_sign = tree.n_leaves * 0.045 / 5.6  # leaves that a letter of 6 points covers on an axis of 5.6 inches
     placed: list[tuple[float, int, str]] = []
     for _, level, at, name in sorted(wanted, key=lambda w: (-w[0], w[1])):
         half = len(name) * per_sign / 2
         at = min(max(at, half), tree.n_leaves - half)
-        free = all(
-            abs(at - x) > half + len(other) * per_sign / 2 or abs(level - y) > tree.n_levels / 12
-            for x, y, other in placed
-        )
-        if free:
+        apart = ((abs(at - x) - len(other) * per_sign / 2 > half, abs(level - y)) for x, y, other in placed)
+        if all(beside or rows > tree.n_levels / 12 for beside, rows in apart):
             placed.append((at, level, name))
     return placed
 
@@ -154,22 +131,14 @@ def _grid(spec: FigureSpec, section: Section, heads: Sequence[HeadId]) -> Figure
     assert section.frame is not None
     score = str(spec.data.get("score", ""))
     if score not in section.frame.columns:
-        raise InputError(
-            f"figure {spec.id!r} shows the score {score!r}; the table has {', '.join(section.frame.columns)}"
-        )
+        known = ", ".join(section.frame.columns)
+        raise InputError(f"figure {spec.id!r} shows the score {score!r}; the table has {known}")
     rows = sorted({(head.block, head.layer) for head in heads})
     values = np.full((len(rows), 1 + max(head.head for head in heads)), np.nan)
     for head, value in zip(heads, section.frame[score], strict=True):
         values[rows.index((head.block, head.layer)), head.head] = value
-    figure = Figure(figsize=(COLUMN, min(6.0, 1.4 + 0.1 * len(rows))))
-    ax = figure.subplots()
-    image = ax.imshow(values, aspect="auto", cmap=SEQUENTIAL, interpolation="nearest")
-    label_axes(ax, spec)
-    ax.set_xlabel("head")
-    ax.set_ylabel("layer")
     many = len({block for block, _ in rows}) > 1
-    ax.set_xticks(range(0, values.shape[1], math.ceil(values.shape[1] / 16)))
-    at = list(range(0, len(rows), math.ceil(len(rows) / 16)))
-    ax.set_yticks(at, [f"{rows[i][0]} {rows[i][1]}" if many else str(rows[i][1]) for i in at])
-    figure.colorbar(image, ax=ax, label=words(score), shrink=0.9)
-    return figure
+    names = [f"{block} {layer}" if many else str(layer) for block, layer in rows]
+    data = {"values": values, "rows": names, "columns": range(values.shape[1])}
+    shown = replace(spec, data=data, x_label="head", y_label="layer", value_label=score)
+    return heatmap(shown, min(6.0, 1.4 + 0.1 * len(rows)))

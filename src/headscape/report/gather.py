@@ -1,22 +1,25 @@
-"""Gather what a page shows: the sections of the studies, the heads they speak of, and what is missing and why."""
+"""Gather what a page shows: the sections of the studies, the heads they describe, and what is missing and why."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Any
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
+from headscape.captures import Capture, open_capture
 from headscape.errors import HeadscapeError
+from headscape.report.text import slug
 from headscape.results import FigureSpec, Finding, Result
+from headscape.runs import Run
 from headscape.tensor import HeadId
 
-__all__ = ["LINKED", "Column", "Missing", "Scene", "Section", "gather", "reason_of"]
+__all__ = ["LINKED", "Column", "Missing", "Scene", "Section", "gather", "gather_run", "reason_of"]
 
-LINKED = ("head_map", "head_matrix", "head_tree", "head_grid")
+LINKED = ("head_map", "head_matrix", "head_grid", "head_tree")  # pictures of heads, in their order on the page
 PLACE = ("block", "layer", "head")
 Missing = tuple[str, "Exception | str"]
 
@@ -37,7 +40,7 @@ class Column:
 
 @dataclass
 class Section:
-    """What one study shows; `rows[i]` is the head that row i of its frame speaks of, None when rows are not heads."""
+    """What one study shows; row i of its frame describes head `rows[i]`. `rows` is None when rows are not heads."""
 
     study: str
     title: str
@@ -51,6 +54,10 @@ class Section:
         """Return its figures of some kinds."""
         return [figure for figure in self.figures if figure.kind in kinds]
 
+    def anchor(self, figure: str) -> str:
+        """Return the id of a figure on the page."""
+        return f"fig-{slug(self.study)}-{slug(figure)}"
+
 
 @dataclass
 class Scene:
@@ -63,15 +70,12 @@ class Scene:
 
     @property
     def with_panel(self) -> Section | None:
-        """The section the head panel stands in: the first that draws heads."""
+        """The section that holds the head panel: the first that draws heads."""
         return next((s for s in self.sections if s.of_kind(*LINKED)), None)
 
-    def find(self, kind: str) -> tuple[Section, FigureSpec] | None:
-        """Return the first figure of a kind, and its section, where the section's heads are known."""
-        for section in self.sections:
-            if section.rows is not None and section.of_kind(kind):
-                return section, section.of_kind(kind)[0]
-        return None
+    def heads_of(self, section: Section) -> list[HeadId]:
+        """The head of each row of a section's frame."""
+        return [self.heads[row] for row in section.rows or []]
 
 
 def reason_of(problem: object) -> str:
@@ -80,47 +84,41 @@ def reason_of(problem: object) -> str:
     >>> reason_of(KeyError("tree")), reason_of("the file is damaged"), reason_of(HeadscapeError("no tree"))
     ("KeyError: 'tree'", 'the file is damaged', 'no tree')
     """
-    if not isinstance(problem, BaseException):
-        return str(problem)
-    if isinstance(problem, HeadscapeError):
-        return str(problem)
-    return f"{type(problem).__name__}: {problem}"
+    ours = not isinstance(problem, BaseException) or isinstance(problem, HeadscapeError)
+    return str(problem) if ours else f"{type(problem).__name__}: {problem}"
+
+
+def gather_run(run: Run, results: Sequence[Result | Missing]) -> tuple[Scene, Capture | None, str]:
+    """The scene of a run, its capture, and why there is none."""
+    try:
+        capture, problem = open_capture(run), ""
+    except HeadscapeError as error:
+        return gather(results), None, reason_of(error)
+    return gather(results, [head for block in capture.blocks for head in capture.heads(block)]), capture, problem
 
 
 def gather(results: Sequence[Result | Missing], heads: Sequence[HeadId] = ()) -> Scene:
-    """Read every result once; what a study cannot give is recorded as a problem of its section.
+    """Read every result once; whatever a study cannot provide is recorded as a problem of its section.
 
-    Parameters
-    ----------
-    results
-        Results, or pairs (study, reason) for those that could not be loaded.
-    heads
-        Heads known from the capture; those the studies name are added behind them.
+    A result that could not be loaded is a pair (study, reason). `heads` are those of the capture; heads that only the
+    studies name are added after them.
     """
-    sections: list[Section] = []
-    missing: list[tuple[str, str]] = []
+    scene = Scene([], [], [], [])
     for item in results:
-        if isinstance(item, Result):
-            section = _section(item)
-            again = sum(other.study.split("#")[0] == section.study for other in sections)
-            section.study += f"#{again + 1}" if again else ""  # ids on the page stay apart
-            sections.append(section)
-        else:
-            missing.append((str(item[0]), reason_of(item[1])))
+        if not isinstance(item, Result):
+            scene.missing.append((str(item[0]), reason_of(item[1])))
+            continue
+        section = _section(item)
+        again = sum(other.study.split("#")[0] == section.study for other in scene.sections)
+        section.study += f"#{again + 1}" if again else ""  # ids on the page stay distinct
+        scene.sections.append(section)
     known = {head: i for i, head in enumerate(heads)}
-    for section in sections:
-        if section.frame is not None:
-            section.rows = _rows(section.frame, known)
-    scene = Scene(list(known), sections, missing, [])
-    for section in sections:
-        if section.rows is not None and section.frame is not None:
-            scene.columns += _columns(section, len(known))
-    taken: dict[str, int] = {}
-    for column in scene.columns:
-        taken[column.name] = taken.get(column.name, 0) + 1
-    scene.columns = [
-        Column(f"{c.name} ({c.study})" if taken[c.name] > 1 else c.name, c.study, c.values) for c in scene.columns
-    ]
+    for section in scene.sections:
+        section.rows = None if section.frame is None else _rows(section.frame, known)
+    scene.heads = list(known)
+    columns = [column for section in scene.sections for column in _columns(section, len(known))]
+    times = Counter(column.name for column in columns)
+    scene.columns = [replace(c, name=f"{c.name} ({c.study})") if times[c.name] > 1 else c for c in columns]
     return scene
 
 
@@ -128,16 +126,16 @@ def _section(result: Result) -> Section:
     study = str(getattr(result, "study", type(result).__name__))
     section = Section(study, str(getattr(result, "title", study)))
     for name, ask in (("figures", result.figures), ("findings", result.findings), ("frame", result.to_frame)):
-        # any fault of a study, also one of its files' contents, is a line on the page and not the end of it
+        # any error in a study, even one caused by the contents of its files, is a line on the page and not the end of it
         try:
             setattr(section, name, ask())
         except Exception as error:
-            section.problems.append(f"its {name} could not be made: {reason_of(error)}")
+            section.problems.append(f"its {name} could not be computed: {reason_of(error)}")
     return section
 
 
 def _rows(frame: pd.DataFrame, known: dict[HeadId, int]) -> list[int] | None:
-    """Which head each row speaks of; None when the rows are not heads, or a head has several rows."""
+    """The head that each row describes; None when the rows are not heads, or a head has several rows."""
     keys = [*PLACE, *(["run"] if "run" in frame.columns else [])]
     if not set(PLACE) <= set(frame.columns) or not len(frame) or frame.duplicated(keys).any():
         return None
@@ -145,22 +143,19 @@ def _rows(frame: pd.DataFrame, known: dict[HeadId, int]) -> list[int] | None:
     if "run" in frame.columns:  # heads of several networks: the network is part of their place
         blocks = frame["run"].astype(str) + ": " + blocks
     try:
-        heads = [
-            HeadId(*place) for place in zip(blocks, frame["layer"].astype(int), frame["head"].astype(int), strict=True)
-        ]
+        places = zip(blocks, frame["layer"].astype(int), frame["head"].astype(int), strict=True)
+        heads = [HeadId(*place) for place in places]
     except (TypeError, ValueError):
         return None
     return [known.setdefault(head, len(known)) for head in heads]
 
 
 def _columns(section: Section, n_head: int) -> list[Column]:
-    assert section.frame is not None
-    assert section.rows is not None
+    """The scores and roles of a section whose rows are heads."""
+    if section.rows is None or section.frame is None:
+        return []
     found = []
-    for name in section.frame.columns:
-        if name in PLACE or name == "run":
-            continue
-        series = section.frame[name]
+    for name, series in section.frame.drop(columns=[*PLACE, "run"], errors="ignore").items():
         if pd.api.types.is_numeric_dtype(series) and not pd.api.types.is_bool_dtype(series):
             numbers = np.full(n_head, np.nan)
             numbers[section.rows] = series.to_numpy(dtype=np.float64, na_value=np.nan)
@@ -171,9 +166,3 @@ def _columns(section: Section, n_head: int) -> list[Column]:
                 words[row] = None if pd.isna(value) else str(value)
             found.append(Column(str(name), section.study, words))
     return found
-
-
-def optional(data: Mapping[str, Any], key: str) -> Any:
-    """Return an entry of a figure's data, None when it is absent or empty."""
-    value = data.get(key)
-    return None if value is None or (hasattr(value, "__len__") and len(value) == 0) else value

@@ -1,4 +1,4 @@
-"""Arrays inside JSON: long ones as base64 of their bytes, short ones as numbers."""
+"""Arrays inside JSON: long ones as base64 of their bytes, short ones as numbers. `unpack` in data.js reads them."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-__all__ = ["pack", "unpack"]
+__all__ = ["pack"]
 
 SHORT = 32  # numbers up to which plain JSON is smaller and easier to read
 LARGE = 250_000  # numbers from which two bytes each must do: a matrix of 500 heads
@@ -21,7 +21,7 @@ def pack(value: Any) -> Any:
     """Turn arrays, numpy scalars, mappings and sequences into JSON values; NaN and infinities become None.
 
     An array of more than 32 numbers becomes ``{"$": type, "shape": [..], "data": base64}``: float32 ("f4"), or 16 bits
-    between "low" and "high" ("u2") above 250,000 numbers, or int32 ("i4"). `unpack` reads it back, as the page does.
+    between "low" and "high" ("u2") above 250,000 numbers, or int32 ("i4").
 
     >>> pack({"x": np.arange(3), "y": [1.5, float("nan")]})
     {'x': [0, 1, 2], 'y': [1.5, None]}
@@ -65,19 +65,3 @@ def _pack_array(array: npt.NDArray[Any]) -> Any:
 
 def _base64(array: npt.NDArray[Any]) -> str:
     return base64.b64encode(np.ascontiguousarray(array).tobytes()).decode("ascii")
-
-
-def unpack(packed: Any) -> npt.NDArray[Any]:
-    """Read an array back, the way the page does.
-
-    >>> unpack(pack(np.arange(100.0)))[-1]
-    np.float32(99.0)
-    """
-    if not isinstance(packed, Mapping):
-        return np.asarray(packed)
-    codes = np.frombuffer(base64.b64decode(packed["data"]), dtype="<" + packed["$"]).reshape(packed["shape"])
-    if packed["$"] != "u2":
-        return codes
-    low, high = packed["low"], packed["high"]
-    values = low + codes.astype(np.float64) * (((high - low) / (_NAN - 1)) or 1.0)
-    return np.where(codes == _NAN, np.nan, values)

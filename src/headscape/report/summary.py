@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from headscape.captures import Capture
 from headscape.report.gather import Scene
@@ -23,7 +24,7 @@ def title(run: Run) -> str:
 
 
 def captures(run: Run) -> bool:
-    """Whether the run is one of captured or imported attention; of any other kind, nothing captured is missing."""
+    """Whether the run was made to capture or import attention; in other runs, no attention is missing."""
     return run.meta.get("config", {}).get("kind") in (None, "capture", "import")
 
 
@@ -32,27 +33,23 @@ def facts(run: Run, scene: Scene, capture: Capture | None) -> list[tuple[str, st
     return [("Model", _model(run, scene)), ("Input", _input(run, capture)), ("Run", _run(run, scene))]
 
 
-def _count(n: int, thing: str) -> str:
-    return f"{number(n)} {thing}{'' if n == 1 else 's'}"
+def _count(n: int, thing: str, things: str = "") -> str:
+    return f"{number(n)} {thing if n == 1 else things or thing + 's'}"
 
 
 def _model(run: Run, scene: Scene) -> str:
     model = run.meta.get("model", {})
     layers = {(head.block, head.layer) for head in scene.heads}
     blocks = {head.block for head in scene.heads}
-    parts = []
-    if model.get("family"):
-        parts.append(f"{model['family']}, {model.get('task', 'task unknown')}")
-    if scene.heads:
-        parts.append(f"{_count(len(scene.heads), 'head')} in {_count(len(layers), 'layer')}")
-    if len(blocks) > 1:
-        parts.append(f"blocks {', '.join(sorted(blocks))}")
-    if isinstance(model.get("n_parameters"), int):
-        parts.append(f"{number(model['n_parameters'])} parameters")
-    if not model:
-        imported = "attention imported from a file, no model at hand"
-        parts.append(imported if captures(run) else "networks made for this study")
-    return "; ".join(parts)
+    none = "attention imported from a file, no model" if captures(run) else "networks made for this study"
+    parts = [
+        (model.get("family"), f"{model.get('family')}, {model.get('task', 'task unknown')}"),
+        (scene.heads, f"{_count(len(scene.heads), 'head')} in {_count(len(layers), 'layer')}"),
+        (len(blocks) > 1, f"blocks {', '.join(sorted(blocks))}"),
+        (isinstance(model.get("n_parameters"), int), f"{number(model.get('n_parameters'))} parameters"),
+        (not model, none),
+    ]
+    return "; ".join(text for known, text in parts if known)
 
 
 def _input(run: Run, capture: Capture | None) -> str:
@@ -63,43 +60,37 @@ def _input(run: Run, capture: Capture | None) -> str:
         rows, columns = inputs.get("grid", ("?", "?"))
         return f"{_count(n_batch, 'image')} of {number(inputs.get('images', n_batch))}, {rows} x {columns} patches each"
     if kind == "text":
-        chosen = f" out of {number(inputs['windows'])}" if isinstance(inputs.get("windows"), int) else ""
+        among = f" of {number(inputs['windows'])}" if isinstance(inputs.get("windows"), int) else ""
         pooled = f", pooled to {number(config['pool'])} blocks" if config.get("pool") else ""
-        return (
-            f"{_count(n_batch, 'window')} of {number(config.get('tokens', '?'))} tokens{chosen}{pooled}, "
-            f"from {_count(int(inputs.get('texts', 1)), 'text')}; one window is one batch"
-        )
+        size, texts = number(config.get("tokens", "?")), _count(int(inputs.get("texts", 1)), "text")
+        return f"{number(n_batch)}{among} windows of {size} tokens{pooled}, from {texts}; each window is one batch"
     if inputs.get("file"):
         shape = " x ".join(str(n) for n in inputs.get("shape", []))
-        return (
-            f"array {shape} (batch, layer, head, query, key), {_count(n_batch, 'batch').replace('batchs', 'batches')}"
-        )
+        return f"array {shape} (batch, layer, head, query, key), {_count(n_batch, 'batch', 'batches')}"
     if not captures(run):
         told = {name: value for name, value in inputs.items() if isinstance(value, str | int) and name != "sha256"}
-        return "; ".join(f"{name} {number(value)}" for name, value in told.items()) or "what the study shows, see below"
-    return f"{n_batch} batches" if n_batch else "not recorded"
+        return "; ".join(f"{name} {number(value)}" for name, value in told.items()) or "described in the study below"
+    return _count(n_batch, "batch", "batches") if n_batch else "not recorded"
 
 
 def _run(run: Run, scene: Scene) -> str:
-    done = [section.study for section in scene.sections]
-    seed = run.meta.get("config", {}).get("seed")
-    parts = [", ".join([*(["capture"] if captures(run) else []), *done])]
+    done = [*(["capture"] if captures(run) else []), *(section.study for section in scene.sections)]
+    parts = [", ".join(done)]
     if scene.missing:
         parts.append(f"missing: {', '.join(name for name, _ in scene.missing)} (see below)")
+    seed = run.meta.get("config", {}).get("seed")
     if seed is not None:
         parts.append(f"seed {seed}")
-    parts.append(
-        f"headscape {run.meta.get('headscape', 'of unknown version')}, {str(run.meta.get('created', ''))[:10]}"
-    )
-    return "; ".join(parts)
+    version, day = run.meta.get("headscape", "of unknown version"), str(run.meta.get("created", ""))[:10]
+    return "; ".join([*parts, f"headscape {version}, {day}"])
 
 
-def excerpt(capture: Capture | None, inputs: dict[str, object]) -> str:
+def excerpt(capture: Capture | None, inputs: Mapping[str, Any]) -> str:
     """Return the opening of the first text, empty where the inputs are not text."""
     if capture is None or inputs.get("kind") != "text":
         return ""
     tokens: Sequence[str] = capture.batch(0).tokens(capture.blocks[0])[0]
-    if not any(token[:1].isspace() for token in tokens):  # word pieces: blanks are not part of them
+    if not any(token[:1].isspace() for token in tokens):  # word pieces: spaces are not part of them
         tokens = [token.removeprefix("##") if token.startswith("##") else f" {token}" for token in tokens]
     text = " ".join("".join(tokens).split())
     return text[:N_EXCERPT].strip() + ("…" if len(text) > N_EXCERPT else "")

@@ -1,21 +1,23 @@
 """Text from outside, made harmless: every character is shown, none is obeyed.
 
-Tokens, file names and model names come from strangers. Here control characters, bidirectional overrides and invisible
-characters become visible signs, long strings are cut, and what goes into HTML, JSON or plotly is escaped for it.
+Tokens, file names and model names come from strangers. Control characters, bidirectional overrides and invisible
+characters become visible signs, long strings are cut, and text for HTML, JSON or plotly is escaped.
 """
 
 from __future__ import annotations
 
 import html
 import json
+import re
 import unicodedata
 from typing import Any
 
-__all__ = ["escape", "json_for_html", "number", "plotly_text", "visible"]
+__all__ = ["escape", "is_number", "json_for_html", "number", "plotly_text", "slug", "visible"]
 
 LIMIT = 60  # characters of a token in a label; a reader learns nothing from more
 _SIGNS = {"\n": "↵", "\r": "␍", "\t": "⇥", "\x7f": "␡"}
 _JOINER = "\u200d"
+_NUMBER = re.compile(r"[+-]?((\d+\.?\d*|\.\d+)(e[+-]?\d+)?|inf|nan)", re.IGNORECASE)
 
 
 def _joins_emoji(text: str, i: int) -> bool:
@@ -29,8 +31,8 @@ def _joins_emoji(text: str, i: int) -> bool:
 def visible(text: str, limit: int = LIMIT) -> str:
     r"""Show a string as it is, with what cannot be seen made visible.
 
-    Blanks at the ends become "·", a line break "↵"; other control and format characters (among them those that turn
-    the direction of writing) are named by their code point; a string over the limit is cut and says its length.
+    Leading and trailing spaces become "·", a line break "↵"; other control and format characters (among them those
+    that change the direction of writing) show their code point; a string over the limit is cut and says its length.
 
     >>> visible(" cat"), visible("a\nb"), visible("\u202eevil"), visible("")
     ('·cat', 'a↵b', '⟨U+202E⟩evil', '(empty)')
@@ -88,12 +90,28 @@ def json_for_html(value: Any) -> str:
     return text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
 
 
+def slug(text: str) -> str:
+    """Text for an id on the page: letters, digits, - and _."""
+    return "".join(sign if sign.isascii() and (sign.isalnum() or sign in "-_") else "-" for sign in text) or "-"
+
+
+def is_number(cell: object) -> bool:
+    """Whether a cell of a table holds a number, or text that spells one.
+
+    >>> is_number(-0.5), is_number("-8.3e-05"), is_number("-cmd"), is_number("1.2 [1, 1.4]"), is_number(True)
+    (True, True, False, False, False)
+    """
+    plain = cell.item() if hasattr(cell, "item") else cell
+    return _NUMBER.fullmatch(plain) is not None if isinstance(plain, str) else type(plain) in (int, float)
+
+
 def number(value: object, digits: int = 3) -> str:
     """A number for people.
 
     >>> number(0.123456), number(12345.6), number(3), number(float("nan")), number(134515008)
     ('0.123', '12,346', '3', '–', '134,515,008')
     """
+    value = value.item() if hasattr(value, "item") else value
     if isinstance(value, bool) or not isinstance(value, (int, float)):
         return str(value)
     if value != value:

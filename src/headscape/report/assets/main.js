@@ -1,4 +1,4 @@
-// Start: draw one picture after the other, the map first, so that the page is never busy for long.
+// Draw one picture after the other, the map first, so that the page is never busy for long.
 
 const DRAW = { head_map: headMap, head_matrix: headMatrix, head_tree: headTree, head_grid: headGrid };
 const drawn = []; // functions that draw again in another theme
@@ -31,44 +31,6 @@ function useTheme(name) {
   paintAll();
 }
 
-function headsTable() {
-  const details = byId("heads-table");
-  if (!details) return;
-  details.addEventListener("toggle", () => {
-    if (!details.open || details.querySelector("table")) return;
-    const names = ["block", "layer", "head", ...columns.map((c) => c.name)];
-    const cell = (k, i) => (k < 3 ? heads[i][k] : columns[k - 3].values[i]);
-    const body = el("tbody");
-    let order = heads.map((_, i) => i), last = null;
-    const fill = () => body.replaceChildren(...order.map((i) => {
-      const line = el("tr", { "data-head": headId(i), tabindex: "0", on: { click: () => select(i), keydown: (e) => { if (e.key === "Enter") select(i); } } });
-      names.forEach((_, k) => { const v = cell(k, i); line.append(el("td", { class: typeof v === "number" ? "number" : null, text: typeof v === "number" ? format(v) : v ?? "–" })); });
-      return line;
-    }));
-    const compare = (k) => (a, b) => { const [x, y] = [cell(k, a), cell(k, b)]; return typeof x === "number" ? (Number.isNaN(x) ? 1 : x - y) : String(x).localeCompare(String(y)); };
-    const head = el("tr", {}, ...names.map((name, k) => el("th", { scope: "col" }, el("button", { type: "button", text: name, on: { click: () => {
-      order = last === k ? order.reverse() : order.sort(compare(k));
-      last = k;
-      fill();
-    } } }))));
-    fill();
-    details.append(el("div", { class: "table", role: "region", tabindex: "0", "aria-label": "All heads" }, el("table", {}, el("thead", {}, head), body)));
-    const follow = () => body.querySelectorAll("tr").forEach((r) => r.classList.toggle("selected", r.dataset.head === headId(state.head)));
-    listeners.push(follow);
-    follow();
-  });
-}
-
-function watchPanel() {
-  const float = byId("float");
-  if (!panel) return;
-  let away = false, chosen = 0;
-  const show = () => { float.hidden = !away || chosen < 2; }; // the first choice is the page's own
-  listeners.push(() => { chosen += 1; show(); });
-  new IntersectionObserver(([entry]) => { away = !entry.isIntersecting; show(); }, { threshold: 0.05 }).observe(panel);
-  float.addEventListener("click", () => panel.focus({ preventScroll: true }));
-}
-
 async function start() {
   applyTheme(themeName());
   byId("theme").addEventListener("click", () => {
@@ -91,6 +53,7 @@ async function start() {
   }
   buildPanel();
   headsTable();
+  widenTables();
   watchPanel();
   const boxes = [...document.querySelectorAll("[data-figure]")];
   const pause = () => new Promise((resolve) => { setTimeout(resolve, 0); });
@@ -98,7 +61,7 @@ async function start() {
     try {
       await draw(box);
     } catch (error) {
-      box.replaceChildren(el("p", { class: "problem", text: `This picture could not be drawn: ${error.message}` }));
+      box.replaceChildren(el("p", { class: "problem", text: `This figure could not be drawn: ${error.message}` }));
       console.error(error);
     }
     if (!i) {

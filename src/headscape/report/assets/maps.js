@@ -1,4 +1,4 @@
-// Attention maps: 8-bit pictures decoded once, coloured and labelled on a canvas; enlarged and zoomed in a dialog.
+// Attention maps: 8-bit pictures decoded once, coloured and labelled on a canvas.
 
 const decoded = new Map();
 function decode(png) {
@@ -15,7 +15,7 @@ function decode(png) {
         for (let i = 0; i < grey.length; i++) grey[i] = pixels[4 * i];
         resolve({ grey, image });
       };
-      image.onerror = () => reject(new Error("a picture in this file is damaged"));
+      image.onerror = () => reject(new Error("an image in this file is damaged"));
       image.src = "data:image/png;base64," + png;
     }));
   }
@@ -114,7 +114,7 @@ class MapView {
     if (!cell) return hideTip();
     const { query, key, grey, absent, value } = this.model;
     const [i, j] = cell;
-    const amount = absent(i, j) ? "not allowed to look there" : `${this.model.what} ${format(value(grey[i * key.n + j]))}`;
+    const amount = absent(i, j) ? "masked: this query cannot attend to this key" : `${this.model.what} ${format(value(grey[i * key.n + j]))}`;
     return showTip(event.clientX, event.clientY, [amount, `query ${query.name(i)}`, `key ${key.name(j)}`]);
   }
   zoom(factor, at = [0.5, 0.5]) {
@@ -147,46 +147,6 @@ function mapFigure(model) {
   openMaps.add(view);
   new ResizeObserver(() => view.draw(false)).observe(box);
   return { box, view };
-}
-
-function enlarge(model) {
-  hideTip();
-  const dialog = byId("large");
-  const view = new MapView(model, { large: true });
-  const button = (text, label, act) => el("button", { type: "button", text, "aria-label": label, on: { click: act } });
-  const reset = () => { view.window = [0, model.query.n, 0, model.key.n]; view.draw(false); };
-  dialog.replaceChildren(
-    el("div", { class: "bar" }, el("h3", { text: `${model.subject ? model.subject + ": " : ""}${model.title}` }),
-      button("+", "Zoom in", () => view.zoom(1.6)), button("−", "Zoom out", () => view.zoom(1 / 1.6)), button("Whole map", "Show the whole map", reset),
-      button("Close", "Close", () => dialog.close())),
-    view.canvas,
-    el("p", { class: "note", text: "Rows are queries, columns keys. Wheel or + and − zoom, drag or arrow keys move; every token is named once there is room." }),
-  );
-  view.canvas.addEventListener("wheel", (event) => {
-    event.preventDefault();
-    const box = view.canvas.getBoundingClientRect();
-    const { left, w, h } = view.frame;
-    view.zoom(event.deltaY < 0 ? 1.25 : 0.8, [(event.clientX - box.left - left) / w, (event.clientY - box.top) / h].map((v) => Math.min(1, Math.max(0, v))));
-  }, { passive: false });
-  let from = null;
-  view.canvas.addEventListener("pointerdown", (event) => { from = [event.clientX, event.clientY]; view.canvas.setPointerCapture(event.pointerId); });
-  view.canvas.addEventListener("pointerup", () => { from = null; });
-  view.canvas.addEventListener("pointermove", (event) => {
-    if (!from) return;
-    view.pan((from[0] - event.clientX) / view.frame.w, (from[1] - event.clientY) / view.frame.h);
-    from = [event.clientX, event.clientY];
-  });
-  view.canvas.addEventListener("keydown", (event) => {
-    if (event.key in ARROWS) { event.preventDefault(); view.pan(...ARROWS[event.key].map((d) => d * 0.2)); }
-    if (event.key === "+" || event.key === "=") view.zoom(1.6);
-    if (event.key === "-") view.zoom(1 / 1.6);
-    if (event.key === "0") reset();
-  });
-  if (!dialog.open) dialog.showModal();
-  dialog.append(tip); // above the backdrop
-  dialog.onclose = () => { document.body.append(tip); hideTip(); };
-  view.draw();
-  view.canvas.focus();
 }
 
 async function drawMaps(box, figure) {

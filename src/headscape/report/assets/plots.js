@@ -49,3 +49,9 @@ function drawPlot(box, figure) {
   ));
   return Plotly.react(box, traces, baseLayout(themed(figure.layout)), config);
 }
+
+function sparseTicks(list, most = 14) {
+  const step = Math.max(1, Math.ceil(list.length / most));
+  const at = [...list.keys()].filter((i) => i % step === 0);
+  return { tickmode: "array", tickvals: at, ticktext: at.map((i) => plotText(list[i])) };
+}

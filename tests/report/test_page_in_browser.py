@@ -104,8 +104,13 @@ def test_first_screen_says_what_was_found(page):
     assert NASTY[0] in summary
     assert "12 heads in 4 layers" in summary
     findings = page.query_selector_all(".findings li")
-    assert [item.get_attribute("class") for item in findings] == ["holds", "fails", "plain"]
+    assert [item.get_attribute("class") for item in findings] == ["holds", "fails", "unsure", "plain"]
     assert "Shuffling does not change <b>this</b>." in findings[1].inner_text()
+    rule = findings[2].query_selector(".rule")
+    assert rule.inner_text() == "? Cannot tell: one batch; capture at least 3"
+    sizes = "e => [parseFloat(getComputedStyle(e.querySelector('small')).fontSize), parseFloat(getComputedStyle(e).fontSize)]"
+    small, normal = rule.evaluate(sizes)
+    assert small < normal
     target = findings[0].query_selector("a").get_attribute("href")
     assert page.inner_text(f"{target} h3") == "Map of the heads"
     for figure in page.query_selector_all("figure.card"):
@@ -129,6 +134,8 @@ def test_clicking_a_head_in_the_map_selects_it_everywhere(page):
 def test_clicking_in_the_grid_selects_everywhere(page):
     click(page, "head_grid", 2, 1)
     check_selected(page, 1, 2)
+    page.keyboard.press("ArrowLeft")  # goes on from the click
+    check_selected(page, 1, 1)
 
 
 def test_clicking_a_leaf_or_a_row_selects_everywhere(page):
@@ -139,7 +146,7 @@ def test_clicking_a_leaf_or_a_row_selects_everywhere(page):
         check_selected(page, layer, head)
 
 
-def test_clicking_a_folder_zooms_and_dims_the_others(page):
+def test_clicking_a_cluster_zooms_and_dims_the_others(page):
     page.select_option("#colour", "layer")
     click(page, "head_tree", 1, 1)
     tree = head_tree(N_LAYER, N_HEAD)
@@ -158,7 +165,7 @@ def test_colour_menu_offers_everything_and_recolours(page):
     offered = page.eval_on_selector_all("#colour option", "options => options.map(o => o.textContent)")
     assert offered[:2] == ["layer", "role"]
     assert {"entropy", "gain"} <= set(offered)
-    assert any(text.startswith("folder, level 1 (3 folders)") for text in offered)
+    assert any(text.startswith("cluster, level 1 (3 clusters)") for text in offered)
     colours = "document.querySelector('.head_map .plot').data[0].marker.color"
 
     def groups(choice):
@@ -172,7 +179,7 @@ def test_colour_menu_offers_everything_and_recolours(page):
     layers = RESULT.frame["layer"].tolist()
     assert groups("layer") == [layers.index(layer) for layer in layers]
     labels = head_tree(N_LAYER, N_HEAD).level(1).tolist()
-    assert groups("folder:1") == [labels.index(label) for label in labels]
+    assert groups("cluster:1") == [labels.index(label) for label in labels]
     assert "look at <b>first</b>" in page.inner_text("#legend")
     entropy = np.array(page.evaluate("document.querySelector('.head_grid .plot').data[0].z.map(r => [...r])"))
     assert np.allclose(entropy.ravel(), RESULT.frame["entropy"], rtol=1e-5)
@@ -211,7 +218,7 @@ def test_tab_reaches_the_controls(page):
     assert any("plot" in where for where in reached)
 
 
-def test_map_shows_the_attention_and_its_organised_order(page):
+def test_map_shows_the_attention_and_its_organized_order(page):
     layer, head = 2, 1
     select(page, layer, head)
     order = RESULT.shown[0].data["query_orders"][0]
@@ -228,7 +235,7 @@ def test_map_shows_the_attention_and_its_organised_order(page):
             assert said[1].endswith(f"({query})")
             assert said[2] == f"key “{visible(TOKENS[key])}” ({key})"
             if key > query:
-                assert said[0] == "not allowed to look there"
+                assert said[0] == "masked: this query cannot attend to this key"
             else:
                 grey = np.sqrt(VALUES[0, layer, head, query, key] / top)
                 shown = np.sqrt(float(said[0].split()[-1]) / top)
@@ -336,6 +343,25 @@ def test_themes_follow_the_system_and_the_button(page, scheme):
     assert (brightness() > 128) == (scheme == "light")
     ink = page.evaluate("document.querySelector('.lines .plot')._fullLayout.font.color")
     assert (int(ink[1:3], 16) > 128) == (scheme == "dark")
+
+
+@pytest.mark.parametrize("scheme", ["dark", "light"])
+def test_verdicts_and_rules_can_be_read(page, scheme):
+    page.emulate_media(color_scheme=scheme)
+    page.wait_for_function("s => document.documentElement.dataset.theme === s", arg=scheme)
+    ground = luminance(page.eval_on_selector(".findings li", "e => getComputedStyle(e).backgroundColor"))
+    inks = page.eval_on_selector_all(".verdict, .rule, .findings .go", "all => all.map(e => getComputedStyle(e).color)")
+    assert len(inks) == 9
+    for ink in inks:
+        low, high = sorted((luminance(ink), ground))
+        assert (high + 0.05) / (low + 0.05) >= 4.5  # WCAG AA for small text
+
+
+def luminance(colour):
+    shares = [int(part) / 255 for part in re.findall(r"\d+", colour)[:3]]
+    return np.dot(
+        [0.2126, 0.7152, 0.0722], [s / 12.92 if s <= 0.04045 else ((s + 0.055) / 1.055) ** 2.4 for s in shares]
+    )
 
 
 def test_theme_button_overrules_the_system(page):

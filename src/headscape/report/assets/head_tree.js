@@ -1,4 +1,4 @@
-// The tree of heads as an icicle: a row a level, a cell a head in leaf order, folders divided by lines.
+// The tree of heads as an icicle plot: one row per level, one cell per head in leaf order, lines between clusters.
 
 function headTree(box, figure) {
   const { labels, names = {} } = figure.data;
@@ -6,16 +6,16 @@ function headTree(box, figure) {
   const order = Array.from(figure.data.order || rows.keys());
   const n = order.length, depth = labels.length;
   const along = labels.map((level) => order.map((row) => level[row]));
-  // runs of one folder at every level: {level, folder, start, stop}
+  // runs of one cluster at every level: {level, cluster, start, stop}
   const runs = along.flatMap((line, level) => {
     const found = [];
-    line.forEach((folder, x) => {
-      if (x && line[x - 1] === folder) found.at(-1).stop = x + 1;
-      else found.push({ level, folder, start: x, stop: x + 1 });
+    line.forEach((cluster, x) => {
+      if (x && line[x - 1] === cluster) found.at(-1).stop = x + 1;
+      else found.push({ level, cluster, start: x, stop: x + 1 });
     });
     return found;
   });
-  // a folder carried on unchanged is one folder, named where it first occurs
+  // a cluster carried on unchanged is one cluster, named where it first occurs
   const seen = new Set();
   for (const run of runs) {
     const key = `${run.start}-${run.stop}`;
@@ -25,7 +25,7 @@ function headTree(box, figure) {
   box.style.height = `${Math.min(560, Math.max(240, 70 + 22 * depth))}px`;
   const counts = along.map((_, level) => runs.filter((r) => r.level === level).length);
   const runAt = (level, x) => runs.find((r) => r.level === level && r.start <= x && x < r.stop);
-  const nameOf = (run) => names[`${run.level}:${run.folder}`];
+  const nameOf = (run) => names[`${run.level}:${run.cluster}`];
   let shown = [-0.5, n - 0.5];
   const out = el("button", { type: "button", text: "Whole tree", on: { click: () => zoom(0, n) } });
   toolsOf(box).append(out);
@@ -59,7 +59,7 @@ function headTree(box, figure) {
     }
     return { x, y };
   }
-  // a label where it fits: the name of a folder, else how many heads it holds
+  // a label where it fits: the name of a cluster, else how many heads it has
   function words() {
     const pixels = (box.clientWidth || 600) / (shown[1] - shown[0]);
     const found = [];
@@ -83,7 +83,7 @@ function headTree(box, figure) {
     return shapes;
   };
   function zoom(start, stop) {
-    state.folder = stop - start < n ? new Set(order.slice(start, stop).map((row) => rows[row])) : null;
+    state.cluster = stop - start < n ? new Set(order.slice(start, stop).map((row) => rows[row])) : null;
     shown = [start - 0.5, stop - 0.5];
     view.paint();
     for (const other of views) if (other !== view && other.ready) other.paint();
@@ -96,7 +96,7 @@ function headTree(box, figure) {
       box.dataset.colour = state.colour;
       out.disabled = shown[1] - shown[0] >= n;
       const labelled = words();
-      // text keeps its contrast by standing in a box of the page's colour
+      // a box in the page's colour keeps the contrast of the text
       const notes = labelled.map(({ text, x, y }) => ({ x, y, text: plotText(text), showarrow: false, font: { size: 11, color: theme.ink }, bgcolor: theme.card, opacity: 0.88, borderpad: 1 }));
       const traces = [
         { type: "heatmap", z: cells(paint), colorscale: plotlyScale(paint), zmin: paint.low, zmax: paint.high, showscale: false, hoverinfo: "none", hoverongaps: true, ygap: 2 },
@@ -113,7 +113,7 @@ function headTree(box, figure) {
           const run = runAt(p.y, p.x);
           const head = rows[order[p.x]];
           if (run.stop - run.start === 1) showTip(pointer.x, pointer.y, describe(head));
-          else showTip(pointer.x, pointer.y, [nameOf(run) || `Folder ${run.folder} of level ${run.level}`, `${run.stop - run.start} heads`, `here: ${headName(head)}`, "click to zoom to this folder"]);
+          else showTip(pointer.x, pointer.y, [nameOf(run) || `Cluster ${run.cluster} at level ${run.level}`, `${run.stop - run.start} heads`, `under the pointer: ${headName(head)}`, "click to zoom to this cluster"]);
         });
         box.on("plotly_unhover", hideTip);
         box.on("plotly_click", ({ points: [p] }) => {

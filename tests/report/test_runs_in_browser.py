@@ -96,7 +96,9 @@ def test_long_inputs_are_coarsened_and_it_is_said(tmp_path, visit):
     check(page, 4)
     assert "The 300 tokens are averaged to at most 256 cells" in page.inner_text("#panel")
     assert len(page.query_selector_all("#panel-maps canvas")) == 2
-    box = page.query_selector("#panel-maps canvas").bounding_box()
+    canvas = page.query_selector("#panel-maps canvas")
+    canvas.scroll_into_view_if_needed()
+    box = canvas.bounding_box()
     page.mouse.move(box["x"] + 60, box["y"] + 60)
     assert "and 1 more" in page.inner_text("#tip")
 
@@ -124,7 +126,7 @@ class Second(FakeResult):
     """Another study of the same heads, in another order."""
 
     study = "prune"
-    title = "Which heads can go"
+    title = "Which heads to remove"
 
 
 def test_a_later_study_is_linked_without_being_known(tmp_path, visit):

@@ -1,0 +1,11 @@
+"""What a lower room may ask of a higher one without importing it; the package fills the hooks when it is imported."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+__all__: list[str] = []
+
+render_html: Callable[[Any], str] | None = None
+"""How a notebook shows a result: `headscape.report.notebook.render`, set in `headscape/__init__.py`."""

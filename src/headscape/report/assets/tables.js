@@ -1,0 +1,36 @@
+// Tables. That of all heads is sortable, and the text alternative to the pictures.
+
+function headsTable() {
+  const details = byId("heads-table");
+  if (!details) return;
+  details.addEventListener("toggle", () => {
+    if (!details.open || details.querySelector("table")) return;
+    const names = ["block", "layer", "head", ...columns.map((c) => c.name)];
+    const cell = (k, i) => (k < 3 ? heads[i][k] : columns[k - 3].values[i]);
+    const body = el("tbody");
+    let order = heads.map((_, i) => i), last = null;
+    const fill = () => body.replaceChildren(...order.map((i) => {
+      const line = el("tr", { "data-head": headId(i), tabindex: "0", on: { click: () => select(i), keydown: (e) => { if (e.key === "Enter") select(i); } } });
+      names.forEach((_, k) => { const v = cell(k, i); line.append(el("td", { class: typeof v === "number" ? "number" : null, text: typeof v === "number" ? format(v) : v ?? "–" })); });
+      return line;
+    }));
+    const compare = (k) => (a, b) => { const [x, y] = [cell(k, a), cell(k, b)]; return typeof x === "number" ? Number.isNaN(x) - Number.isNaN(y) || x - y : String(x).localeCompare(String(y)); };
+    const head = el("tr", {}, ...names.map((name, k) => el("th", { scope: "col" }, el("button", { type: "button", text: name, on: { click: () => {
+      order = last === k ? order.reverse() : order.sort(compare(k));
+      last = k;
+      fill();
+    } } }))));
+    fill();
+    details.append(el("div", { class: "table", role: "region", tabindex: "0", "aria-label": "All heads" }, el("table", {}, el("thead", {}, head), body)));
+    const follow = () => body.querySelectorAll("tr").forEach((r) => r.classList.toggle("selected", r.dataset.head === headId(state.head)));
+    listeners.push(follow);
+    follow();
+  });
+}
+
+// a table too wide for half of the page takes all of it
+function widenTables() {
+  for (const box of document.querySelectorAll(".table-card .table")) {
+    box.closest(".table-card").classList.toggle("wide", box.scrollWidth > box.clientWidth + 1);
+  }
+}

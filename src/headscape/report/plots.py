@@ -1,0 +1,119 @@
+"""Lines, points, bars, heatmaps and violins as traces and layout of plotly; colours are names, settled by the page."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from headscape.report.marks import N_COLOURS, dash_of, error_bars, grouped, limits, numbers, side_of, ticks
+from headscape.report.palette import MARKERS
+from headscape.report.text import plotly_text
+from headscape.results import FigureSpec
+
+__all__ = ["PLOTS", "layout_of"]
+
+Trace = dict[str, Any]
+Plot = tuple[list[Trace], dict[str, Any]]
+
+
+def layout_of(spec: FigureSpec) -> dict[str, Any]:
+    """Titles and scales of the axes."""
+    return {
+        axis: {"title": {"text": plotly_text(label) if label else ""}, "type": "log" if log else "-"}
+        for axis, label, log in (("xaxis", spec.x_label, spec.log_x), ("yaxis", spec.y_label, spec.log_y))
+    }
+
+
+def _lines(spec: FigureSpec) -> Plot:
+    traces: list[Trace] = []
+    for i, line in enumerate(spec.data["series"]):
+        colour = f"@c{i % N_COLOURS}"
+        x, y = numbers(line["x"], spec, "x"), numbers(line["y"], spec, "y")
+        common = {"type": "scatter", "legendgroup": str(i)}
+        if line.get("low") is not None and line.get("high") is not None:
+            low, high = numbers(line["low"], spec, "low"), numbers(line["high"], spec, "high")
+            around = {"x": np.concatenate([x, x[::-1]]), "y": np.concatenate([high, low[::-1]])}
+            looks = {"mode": "lines", "fill": "toself", "fillcolor": colour + "/0.18", "line": {"width": 0}}
+            traces.append(common | around | looks | {"hoverinfo": "skip", "showlegend": False})
+        style = {"color": colour, "width": 2, "dash": dash_of(line, i)}
+        looks = {"mode": "lines+markers" if len(x) <= 40 else "lines", "line": style}
+        marker = {"marker": {"size": 5, "color": colour}}
+        traces.append(common | {"x": x, "y": y, "name": plotly_text(line.get("name", ""))} | looks | marker)
+    return traces, {"showlegend": len(spec.data["series"]) > 1}
+
+
+def _scatter(spec: FigureSpec) -> Plot:
+    x, y = numbers(spec.data["x"], spec, "x"), numbers(spec.data["y"], spec, "y")
+    names = spec.data.get("names")
+    hover = ("%{text}<br>" if names is not None else "") + "%{x:.4g}, %{y:.4g}<extra></extra>"
+    traces: list[Trace] = []
+    for i, (name, here) in enumerate(grouped(spec, len(x))):
+        marker: Trace = {"size": 8 if len(x) < 200 else 6, "opacity": 0.8, "line": {"width": 0.5, "color": "@paper"}}
+        marker |= {"color": f"@c{i % N_COLOURS}", "symbol": MARKERS[i % len(MARKERS)]}
+        points = {"x": x[here], "y": y[here], "marker": marker, "hovertemplate": hover}
+        text = [plotly_text(names[j]) for j in here] if names is not None else None
+        traces.append({"type": "scatter", "mode": "markers", "name": plotly_text(name), "text": text, **points})
+    return traces, {"showlegend": len(traces) > 1, "hovermode": "closest"}
+
+
+def _bars(spec: FigureSpec) -> Plot:
+    values = numbers(spec.data["values"], spec, "values")
+    names = [plotly_text(name, 30) for name in spec.data["names"]]
+    bars = error_bars(spec, values)
+    traces: list[Trace] = []
+    for i, (name, here) in enumerate(grouped(spec, len(values))):
+        looks = {"color": f"@c{i % N_COLOURS}", "pattern": {"shape": ("", "/", ".", "x")[i % 4]}}
+        trace: Trace = {"type": "bar", "x": [names[j] for j in here], "y": values[here], "name": plotly_text(name)}
+        trace |= {"marker": looks, "hovertemplate": "%{x}: %{y:.4g}<extra></extra>"}
+        if bars is not None:
+            reach = {"array": bars[1][here], "arrayminus": bars[0][here]}
+            trace["error_y"] = {"type": "data", "symmetric": False, **reach, "color": "@ink", "thickness": 1.2}
+        traces.append(trace)
+    # names that look like numbers are still names; each of them stays in its place
+    axis = {"xaxis": layout_of(spec)["xaxis"] | {"type": "category", "automargin": True}}
+    legend = {"y": 1.02, "yanchor": "bottom"}  # above: below it would collide with names that are turned to fit
+    return traces, axis | {"showlegend": len(traces) > 1, "barmode": "group", "legend": legend, "margin": {"t": 34}}
+
+
+def _heatmap(spec: FigureSpec) -> Plot:
+    values = numbers(spec.data["values"], spec, "values", ndim=2).astype(np.float32)
+    bar = {"title": {"text": plotly_text(spec.value_label) if spec.value_label else ""}}
+    trace: Trace = {"type": "heatmap", "z": values, "colorscale": "@sequential", "colorbar": bar}
+    trace["hovertemplate"] = "%{y} · %{x}: %{z:.4g}<extra></extra>"
+    ends = limits(values, spec.data.get("centre"))
+    if ends is not None:
+        trace |= {"colorscale": "@diverging", "zmin": ends[0], "zmax": ends[1]}
+    layout = layout_of(spec)
+    for axis, n, key in (("xaxis", values.shape[1], "columns"), ("yaxis", values.shape[0], "rows")):
+        names = spec.data.get(key)
+        if names is not None:
+            at = ticks(n, 24)
+            words = [plotly_text(names[j], 20) for j in at]
+            layout[axis] |= {"tickmode": "array", "tickvals": at, "ticktext": words}
+        layout[axis]["automargin"] = True
+    layout["yaxis"]["autorange"] = "reversed"
+    return [trace], layout
+
+
+def _violins(spec: FigureSpec) -> Plot:
+    groups = spec.data["groups"]
+    traces: list[Trace] = []
+    for group in groups:
+        side, name = side_of(group), plotly_text(group["name"], 30)
+        colour = "@c1" if side == "positive" else "@c0"
+        data = {"type": "violin", "y": numbers(group["values"], spec, "values"), "x0": name, "name": name}
+        shape = {"side": side, "scalegroup": "all", "points": False, "spanmode": "hard"}
+        lines = {"box": {"visible": side == "both"}, "meanline": {"visible": True}}
+        traces.append(data | shape | lines | {"line": {"color": colour, "width": 1.4}, "fillcolor": colour + "/0.25"})
+    n = len({str(group["name"]) for group in groups})
+    # numbers as names are names; left to itself, plotly cuts the first and the last half violin
+    axis = {"xaxis": layout_of(spec)["xaxis"] | {"type": "category", "range": [-0.55, n - 0.45]}}
+    return traces, {"showlegend": False, "violingap": 0.1, "violinmode": "overlay", **axis}
+
+
+PLOTS: dict[str, Callable[[FigureSpec], Plot]] = {
+    **{"lines": _lines, "scatter": _scatter, "bars": _bars},
+    **{"heatmap": _heatmap, "violins": _violins},
+}

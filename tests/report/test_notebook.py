@@ -1,0 +1,48 @@
+"""A result shows itself in a notebook."""
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+from fakes import FakeResult, frame_of, other_figures, result_of
+from headscape.results import FigureSpec
+
+
+def test_notebook_shows_findings_and_the_same_pictures():
+    result = result_of(4, 3, everything=True)
+    html = result._repr_html_()
+    assert html.count("data:image/png;base64,") == len(result.shown) - 1
+    verdicts = re.findall(r'<b class="verdict \w+"><span aria-hidden="true">(.)</span> (.*?):</b> (.*?)<', html)
+    assert [found[:2] for found in verdicts] == [("✓", "Holds"), ("✗", "Does not hold"), ("?", "Cannot tell")]
+    assert verdicts[0][2] == "0.9 [0.8, 1] (n = 8) lies above 0.1 (chance)"
+    assert html.index("The ten least active heads recur") < html.index("lies above 0.1")
+    assert "&lt;b&gt;this&lt;/b&gt;" in html
+    assert not re.search(r"<script|<iframe|onerror=['\"]?window|javascript:", re.sub("&lt;.*?&gt;", "", html))
+    assert html.count("<img alt=") == html.count("<img")
+
+
+def test_notebook_says_which_picture_failed():
+    bad = FigureSpec(id="bad", title="A bad one", kind="lines", data={}, read="Look.")
+    html = FakeResult(frame_of(1, 2), [bad, other_figures()[2]])._repr_html_()
+    assert "A bad one could not be drawn: KeyError" in html
+    assert html.count("<img") == 1
+
+
+def test_notebook_without_matplotlib_shows_the_table(monkeypatch):
+    for name in [n for n in sys.modules if n.startswith(("headscape.report.notebook", "headscape.report.drawing"))]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    assert FakeResult(frame_of(1, 2))._repr_html_() == frame_of(1, 2).to_html()
+
+
+def test_a_study_on_its_own_can_be_shown():
+    """Whatever was imported first: results know nothing of drawing, the package has told them."""
+    code = (
+        "import sys; from headscape.results import Result; assert 'headscape.report' not in sys.modules\n"
+        "from fakes import FakeResult, frame_of; print(FakeResult(frame_of(1, 2))._repr_html_()[:24])"
+    )
+    place = {**os.environ, "PYTHONPATH": os.pathsep.join([str(Path(__file__).parents[1]), *sys.path])}
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, env=place)
+    assert done.stdout.strip() == "<h3>A made-up study</h3>"

@@ -1,0 +1,23 @@
+"""How the figures of a study are laid out."""
+
+import pytest
+
+from fakes import FakeResult, frame_of
+from headscape.report import write_report
+from headscape.results import FigureSpec
+from headscape.runs import Run
+
+pytestmark = pytest.mark.xdist_group("chromium")
+
+
+def test_a_table_too_wide_for_half_a_page_takes_the_whole(tmp_path, visit):
+    def table(n_column):
+        data = {"columns": ["a column"] * n_column, "rows": [["x"] * n_column]}
+        return FigureSpec(id=f"t{n_column}", title="T", kind="table", data=data, read="Look.")
+
+    run = Run.create(tmp_path / "run", config={"kind": "train"})
+    page = visit(write_report(run, [FakeResult(frame_of(1, 2), [table(3), table(4), table(20)])]))
+    boxes = [page.query_selector(f"#fig-fake-t{n}").bounding_box() for n in (3, 4, 20)]
+    assert boxes[0]["y"] == boxes[1]["y"] and boxes[0]["width"] == boxes[1]["width"]  # side by side
+    assert boxes[2]["width"] > 2 * boxes[0]["width"]
+    assert page.errors == []
