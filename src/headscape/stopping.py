@@ -29,10 +29,10 @@ class Stopped(BaseException):
 
 
 @contextmanager
-def stoppable(say: Callable[[str], None]) -> Iterator[None]:
+def stoppable(say: Callable[[], None]) -> Iterator[None]:
     """Turn the first signal into `Stopped`; if that is not heard in time, clean up and exit from beside.
 
-    `say` is called with the line for the user when the exit comes from beside. Only in the main thread.
+    `say` prints the line for the user when the exit comes from beside. Only in the main thread.
     """
     if threading.current_thread() is not threading.main_thread():
         yield
@@ -45,7 +45,7 @@ def stoppable(say: Callable[[str], None]) -> Iterator[None]:
             end_workers()
             remove_partials()
             with suppress(Exception):
-                say("")
+                say()
             os._exit(128 + number)
 
     def stop(number: int, frame: FrameType | None) -> None:

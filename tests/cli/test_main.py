@@ -2,6 +2,8 @@
 
 import subprocess
 import sys
+import textwrap
+import time
 
 import pytest
 
@@ -12,8 +14,8 @@ from commands import headscape, one_line_error
 def with_import(body, cwd):
     """Run `headscape import` with another inside."""
     code = (
-        "import headscape.captures as c, headscape.cli as cli, sys\n"
-        f"def instead(*a, **k): {body}\n"
+        "import headscape.imports as c, headscape.cli as cli, sys\n"
+        f"def instead(*a, **k):\n{textwrap.indent(body, '    ')}\n"
         "c.import_array = instead\n"
         "sys.argv = ['headscape', 'import', 'a.npy']\n"
         "cli.main()\n"
@@ -30,9 +32,26 @@ def test_an_internal_error_is_one_line_and_exit_code_one(tmp_path):
     assert line == "error: internal error (please report it; HEADSCAPE_DEBUG=1 shows the trace): KeyError: 'inner'"
 
 
-def test_ctrl_c_says_how_to_resume_and_ends_with_130(tmp_path):
-    done = with_import("raise KeyboardInterrupt", tmp_path)
-    assert (done.returncode, done.stderr.strip()) == (130, "stopped; run the same command again to resume")
+@pytest.mark.parametrize(("name", "code"), [("SIGINT", 130), ("SIGTERM", 143), ("SIGHUP", 129)])
+def test_a_stop_says_how_to_resume_and_has_its_exit_code(tmp_path, name, code):
+    done = with_import(f"import os, signal; os.kill(os.getpid(), signal.{name})", tmp_path)
+    assert done.returncode == code, done.stderr
+    assert done.stderr.strip().startswith("stopped; to resume, run it again: headscape ")
+    assert len(done.stderr.strip().splitlines()) == 1
+
+
+def test_code_that_does_not_hear_is_ended_from_beside(tmp_path):
+    deaf = """
+import ctypes, os, signal
+try:
+    os.kill(os.getpid(), signal.SIGTERM)
+finally:
+    ctypes.CDLL(None).sleep(60)
+"""
+    began = time.monotonic()
+    done = with_import(deaf, tmp_path)
+    assert done.returncode == 143 and "to resume" in done.stderr
+    assert time.monotonic() - began < 40  # far below the 60 s it would have slept
 
 
 @pytest.mark.parametrize(("module", "extra"), [("torch", "models"), ("matplotlib.axes", "report"), ("dask", "scale")])

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import shlex
+import sys
 from importlib import import_module
 from typing import Annotated
 
@@ -11,19 +13,19 @@ from typer.models import CommandInfo
 
 from headscape.cli.shared import app, err, out
 from headscape.errors import HeadscapeError
+from headscape.stopping import Stopped, stoppable
 from headscape.version import __version__
 
 __all__ = ["main"]
 MODULES = (  # each registers its commands when it is imported
-    *("collapse", "compare", "gaussian", "housekeeping", "models", "organize", "prompt", "prune", "runs", "softmax"),
-    *("spectra", "train"),
+    *("collapse", "compare", "gaussian", "heads", "housekeeping", "models", "organize", "prompt", "prune", "runs"),
+    *("softmax", "spectra", "train"),
 )
 ORDER = (  # of the commands in --help: from the first look to the studies
-    *("demo", "analyze", "models", "check", "capture", "import", "organize", "report", "softmax", "prune", "compare"),
-    *("spectra", "gaussian", "prompt", "collapse", "train", "runs"),
+    *("demo", "analyze", "heads", "models", "check", "capture", "import", "organize", "report", "softmax", "prune"),
+    *("compare", "spectra", "gaussian", "prompt", "collapse", "train", "runs"),
 )
 EXTRAS = {"matplotlib": "report", "plotly": "report", "dask": "scale", "distributed": "scale"}
-STOPPED = 130  # how typer ends after Ctrl-C
 
 
 def _name(command: CommandInfo) -> str:
@@ -53,12 +55,11 @@ def _root(
 def main() -> None:
     """Entry point: turn every failure into one line and an exit code."""
     try:
-        app(standalone_mode=True)
-    except (SystemExit, KeyboardInterrupt) as end:
-        if isinstance(end, SystemExit) and end.code != STOPPED:
-            raise
-        err.print("stopped; run the same command again to resume", soft_wrap=True)
-        raise SystemExit(STOPPED) from None
+        with stoppable(_say_stopped):
+            app(standalone_mode=True)
+    except Stopped as stop:
+        _say_stopped()
+        raise SystemExit(stop.code) from None
     except HeadscapeError as error:
         _fail(str(error), error.exit_code)
     except ModuleNotFoundError as error:
@@ -71,6 +72,10 @@ def main() -> None:
             raise
         what = f"{type(error).__name__}: {(str(error).splitlines() or [''])[0]}"
         _fail(f"internal error (please report it; HEADSCAPE_DEBUG=1 shows the trace): {what}", 1)
+
+
+def _say_stopped() -> None:
+    err.print(f"stopped; to resume, run it again: headscape {shlex.join(sys.argv[1:])}", soft_wrap=True)
 
 
 def _fail(message: str, code: int) -> None:

@@ -15,7 +15,8 @@ from headscape.cli.shared import app, out, print_frame, print_json
 def heads(
     run: o.Run,
     role: Annotated[
-        str | None, typer.Option(help="induction, previous, duplicate, first (sink), self, next, punctuation, local, ...")
+        str | None,
+        typer.Option(help="induction, previous, duplicate, first (sink), self, next, punctuation, local, ..."),
     ] = None,
     top: Annotated[int, typer.Option(help="How many heads to list per role.", min=1)] = 10,
     block: o.Block = None,

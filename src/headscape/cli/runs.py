@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from headscape.cli import options as o
-from headscape.cli.shared import app, listed, load, one_of, print_facts, print_json, print_table, progress_bar, sayer
+from headscape.cli.shared import app, listed, load, print_facts, print_json, print_table, progress_bar, sayer
 from headscape.errors import InputError
 
 if TYPE_CHECKING:
@@ -179,7 +179,9 @@ def import_(
     file: Annotated[Path, typer.Argument(help="An .npy, .npz or .safetensors array of attention.", metavar="FILE")],
     to: o.Out = None,
     name: Annotated[str | None, typer.Option(help="Which array of the file.")] = None,
-    layout: Annotated[str, typer.Option(help="Its axes in order; may include batch and layer.")] = "query,key,head",
+    layout: Annotated[
+        str | None, typer.Option(help="Its axes in order; may include batch and layer. [default: query,key,head]")
+    ] = None,
     kind: Annotated[str, typer.Option(help="probs or scores.")] = "probs",
     mask: Annotated[str | None, typer.Option(help="causal or full; by default inferred from the zeros.")] = None,
     dtype: o.Stored = "float16",
@@ -187,11 +189,8 @@ def import_(
     quiet: o.Quiet = False,
 ) -> None:
     """Make a run from attention you already have; no model is needed."""
-    from headscape.captures import import_array
+    from headscape.imports import import_array
 
-    one_of("kind", kind, ("probs", "scores"))
-    one_of("mask", mask, ("causal", "full"))
-    one_of("dtype", dtype, ("float16", "float32"))
     target = to or Path("runs") / file.stem
     found = import_array(file, target, name=name, layout=layout, kind=kind, mask=mask, dtype=dtype)  # type: ignore[arg-type]
     first = found.tensor(0, kind=kind)  # type: ignore[arg-type]
