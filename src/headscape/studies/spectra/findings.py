@@ -32,13 +32,13 @@ def findings(r: SpectraResult) -> list[Finding]:
 
 def _less_than_values(r: SpectraResult, column: str, log: bool = False) -> Judgement:
     """Whether W_q and W_k both have less of something than W_v, layer by layer, beyond what they had before training."""
-    control = "W_v of the same layer" + (", and the same difference before training" if r.has_initial else "")
     found = []
     for kind in ("q", "k"):
         before = r.difference(kind, "v", column, log, initial=True) if r.has_initial else 0.0
-        found.append(judge(mean_interval(r.difference(kind, "v", column, log) - before), below=0.0, control=control))
+        found.append(judge(mean_interval(r.difference(kind, "v", column, log) - before), below=0.0))
     worst = max(found, key=lambda each: ("holds", "cannot tell", "does not hold").index(each.verdict))
-    return Judgement(worst.verdict, "; ".join(f"W_{k}: {j.why}" for k, j in zip("qk", found, strict=True)))
+    what = f"difference to W_v by layer{', minus that before training' if r.has_initial else ''}"
+    return Judgement(worst.verdict, f"{what}: " + "; ".join(f"W_{k} {j.why}" for k, j in zip("qk", found, strict=True)))
 
 
 def _means(r: SpectraResult, column: str) -> str:
@@ -118,7 +118,7 @@ def _aligned(r: SpectraResult) -> Finding:
         "queries and keys of a head are aligned beyond chance, where the thesis takes them for unrelated",
         "queries and keys of a head are no more aligned than random matrices, as the thesis assumes",
     )
-    controls = [f"random rotations make {n * chance:.1f}"]
+    controls = [f"random rotations make {n * chance:.1f} such heads"]
     controls += [f"{_beyond(r.initial_heads['z'])} at initialization"] if r.initial_heads is not None else []
     controls += [f"{_beyond(r.heads['z_other'])} with the keys of another group"] * bool(
         r.heads["z_other"].notna().any()
