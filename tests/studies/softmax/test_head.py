@@ -156,7 +156,7 @@ def test_condition_columns_are_what_they_say():
     assert found["mixed_rms"] == pytest.approx(np.sqrt(np.mean(mixed[present] ** 2)))
     assert found["mixed_max"] == pytest.approx(np.abs(mixed[present]).max())
     assert found["spread"] == pytest.approx(g[present].std())
-    means = head.averages()
+    means = head.averages
     values = [
         (means.at(j, k) - means.mean)[present] for j in range(means.n_scales[0]) for k in range(means.n_scales[1])
     ]
@@ -181,7 +181,7 @@ def test_organisation_makes_a_shuffled_smooth_head_regular():
 
 def test_scales_hold_the_energy_of_the_terms():
     head = a_head(24)
-    terms = head.averages().paraproduct("exp").terms
+    terms = head.averages.paraproduct("exp").terms
     found = scales(head, (6, 6))
     total = np.linalg.norm(head.softmax)
     np.testing.assert_allclose(np.linalg.norm(found[0]), np.linalg.norm(terms.residual) / total)

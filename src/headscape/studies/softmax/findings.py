@@ -21,6 +21,8 @@ __all__ = ["findings"]
 BoolArray = npt.NDArray[np.bool_]
 NEARLY_ALL = 0.9
 """Share of heads that must pass for a claim about heads to hold."""
+UNIFORM = 0.005
+"""Divergence from uniform attention, in nats, up to which a head counts as uniform; a relative error of 10 % makes as much."""
 TWICE = 1.9
 """Ratio of exponents from which the residual counts as twice as regular."""
 FEWEST = 3
@@ -35,30 +37,27 @@ def findings(r: SoftmaxResult) -> list[Finding]:
 
 def _decided(r: SoftmaxResult, judgement: Judgement) -> Judgement:
     """The judgement, if there are enough inputs for any."""
-    needed = min(ENOUGH, max(FEWEST, int(r.settings["batches"])))
-    if len(r.values) >= needed:
-        return judgement
-    return cannot_tell(
-        f"too few inputs: {len(r.values)}, and {needed} decide; capture more, or ask for fewer (--batches)"
+    n, needed = len(r.values), min(ENOUGH, max(FEWEST, int(r.settings["batches"])))
+    return (
+        judgement if n >= needed else cannot_tell(f"too few inputs: {n}, it takes {needed} unless fewer are asked for")
     )
 
 
-def _share(r: SoftmaxResult, passing: BoolArray, among: BoolArray, left_out: str) -> tuple[Interval, Judgement]:
-    """The share of heads that pass (n_input, n_head), among those that can fail, and whether it is nearly all."""
-    count = among.sum(axis=1)
-    share = mean_interval(
-        np.divide((passing & among).sum(axis=1), count, out=np.full(len(count), np.nan), where=count > 0)
-    )
-    if not count.any():
-        return share, cannot_tell(f"no head can fail: {left_out}")
-    control = f"nearly all heads; not counting those where {left_out}"
-    return share, _decided(r, judge(share, above=NEARLY_ALL, control=control))
+def _share(r: SoftmaxResult, passing: BoolArray) -> tuple[str, Judgement]:
+    """The share of heads that pass (n_input, n_head), not counting uniform ones, and whether it is nearly all."""
+    varied = r.column("mean_kl") > UNIFORM
+    count = np.where(varied.any(axis=1), varied.sum(axis=1), np.nan)
+    share = mean_interval((passing & varied).sum(axis=1) / count)
+    if not varied.any():
+        return "every head is nearly uniform", cannot_tell("no head can fail: all are nearly uniform")
+    verdict = _decided(r, judge(share, above=NEARLY_ALL, control="nearly all heads"))
+    return f"so for a share of {share} of the heads that are not nearly uniform", verdict
 
 
-def _medians(values: npt.NDArray[np.float64], among: BoolArray | None = None) -> npt.NDArray[np.float64]:
-    """Median over heads for every input (n_input,); NaN where there is none."""
-    known = np.isfinite(values) if among is None else np.isfinite(values) & among
-    return np.array([np.median(row[here]) if here.any() else np.nan for row, here in zip(values, known, strict=True)])
+def _medians(values: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
+    """Median over heads for every input (n_input,), NaN left out."""
+    known = [row[np.isfinite(row)] for row in values]
+    return np.array([np.median(row) if len(row) else np.nan for row in known])
 
 
 def _without_model(r: SoftmaxResult) -> Finding:
@@ -94,70 +93,59 @@ def _invariance(r: SoftmaxResult) -> Finding:
 
 
 def _pointwise(r: SoftmaxResult) -> Finding:
-    close, varied = r.column("paraproduct_error") <= CLOSE, r.column("mean_error") > CLOSE
-    share, verdict = _share(r, close, varied, f"the mean alone is within {CLOSE:.0%}")
+    share, verdict = _share(r, r.column("paraproduct_error") <= CLOSE)
     opening = verdict.opening("the paraproduct is close to softmax", "the paraproduct is not close to softmax")
     names = ("corollary", "paraproduct", "boundary", "mean", "linear", "natural", "shuffled")
     e = {name: f"{r.median(f'{name}_error'):.2f}" for name in names}
     text = (
-        f"{opening}: it is within {CLOSE:.0%} for a share of {share} of the heads that are not uniform. The median relative error is "
-        f"{e['paraproduct']} for the paraproduct and {e['corollary']} for Corollary 1; {e['natural']} for the paraproduct in the natural order, "
-        f"{e['shuffled']} for that of shuffled heads, {e['boundary']} for boundary terms alone, {e['linear']} for a + b g, {e['mean']} for the mean."
+        f"{opening} (within {CLOSE:.0%}): {share}. The median relative error is {e['paraproduct']} for the paraproduct and {e['corollary']} for "
+        f"Corollary 1; {e['natural']} for the paraproduct in the natural order, {e['shuffled']} for that of shuffled heads, {e['boundary']} for "
+        f"boundary terms alone, {e['linear']} for a + b g, {e['mean']} for the mean."
     )
     return Finding(text, "variants", verdict, "softmax.pointwise")
 
 
 def _condition(r: SoftmaxResult) -> Finding:
-    met, varied = r.column("average_rms") <= CLOSE, r.column("spread") > CLOSE
-    share, verdict = _share(r, met, varied, f"log-attention varies by less than {CLOSE:g} nats")
+    share, verdict = _share(r, r.column("average_rms") <= CLOSE)
     opening = verdict.opening("the condition of Corollary 1 is met", "the condition of Corollary 1 is not met")
     text = (
-        f"{opening}: it needs averages near 0, so that e^average = 1, and they are within {CLOSE:g} nats (rms) for a share of {share} of the heads "
-        f"that vary by more. The median head has {r.median('average_rms'):.2f}, at most {r.median('average_max'):.1f}. Mixed differences are "
-        f"{r.median('mixed_rms'):.2f} nats (rms), {r.median('mixed_share'):.0%} of the variance of log-attention."
+        f"{opening} (averages within {CLOSE:g} nats of 0, rms, so that e^average = 1): {share}. The median head has "
+        f"{r.median('average_rms'):.2f}, at most {r.median('average_max'):.1f}. Mixed differences are {r.median('mixed_rms'):.2f} nats (rms), "
+        f"{r.median('mixed_share'):.0%} of the variance of log-attention."
     )
     return Finding(text, "condition", verdict, "softmax.condition")
 
 
 def _regular(r: SoftmaxResult) -> Finding:
     own, shuffled = (mean_interval(_medians(r.column(name))) for name in ("alpha", "alpha_shuffled"))
-    control = "what Theorem 1 assumes" if not shuffled.value > 0 else "shuffled heads"
-    verdict = _decided(r, judge(own, above=shuffled if shuffled.value > 0 else 0.0, control=control))
-    opening = verdict.opening(
-        "organized log-attention is as regular as Theorem 1 assumes",
-        "organized log-attention is rougher than Theorem 1 assumes",
-    )
+    rough = not shuffled.value > 0
+    control = "what Theorem 1 assumes" if rough else "shuffled heads"
+    verdict = _decided(r, judge(own, above=0.0 if rough else shuffled, control=control))
+    opening = verdict.opening("log-attention is as regular as assumed", "log-attention is rougher than assumed")
     above, surely = (float((r.heads[name] > 0).mean()) for name in ("alpha", "alpha_low"))
     text = (
-        f"{opening}: the median Hoelder exponent is {own} (natural order {r.median('alpha_natural'):.2f}, shuffled {r.median('alpha_shuffled'):.2f}, "
-        f"white noise -0.5). {above:.0%} of the exponents are above 0, and {surely:.0%} significantly so (95 % interval over inputs)."
+        f"{opening}: Theorem 1 needs Hoelder exponents above 0, and the median organized head has {own} (natural order "
+        f"{r.median('alpha_natural'):.2f}, shuffled {r.median('alpha_shuffled'):.2f}, white noise -0.5). {above:.0%} of the exponents are above 0, "
+        f"and {surely:.0%} significantly so (95 % interval over inputs)."
     )
     return Finding(text, "exponents", verdict, "softmax.regularity")
 
 
 def _residual(r: SoftmaxResult) -> Finding:
-    alpha, coarse = r.column("alpha"), r.column("alpha_coarse")
-    regular = (alpha > 0) & (coarse > 0)
-    ratio = mean_interval(
-        _medians(
-            np.divide(r.column("alpha_residual"), coarse, out=np.full_like(coarse, np.nan), where=regular), regular
-        )
-    )
-    verdict = (
-        _decided(r, judge(ratio, above=TWICE, control="twice, less a twentieth"))
-        if regular.any()
-        else cannot_tell("no head is regular")
-    )
-    opening = verdict.opening(
-        "the residual is twice as regular as the head, as Theorem 1 says",
-        "the residual is not twice as regular as the head",
-    )
+    coarse = r.column("alpha_coarse")
+    regular = (r.column("alpha") > 0) & (coarse > 0)
+    ratio = mean_interval(_medians(r.column("alpha_residual") / np.where(regular, coarse, np.nan)))
+    verdict = _decided(r, judge(ratio, above=TWICE, control="twice, less a twentieth"))
     found = (
         f"for heads with an exponent above 0 ({regular.mean():.0%} of them) the residual's is {ratio} times as large, the finest scale left out; "
         "Theorem 1 says 2, counting scales 1.5"
-        if regular.any()
-        else f"no head has an exponent above 0; the median exponent of the residual is {r.median('alpha_residual'):.2f}"
     )
+    if not regular.any():
+        verdict = cannot_tell("no head is regular")
+        found = (
+            f"no head has an exponent above 0; the median exponent of the residual is {r.median('alpha_residual'):.2f}"
+        )
+    opening = verdict.opening("the residual is twice as regular as the head", "the residual is not twice as regular")
     return Finding(f"{opening}: {found}.", "exponents", verdict, "softmax.residual")
 
 
@@ -170,27 +158,26 @@ def _size(change: Interval) -> Interval:
 def _at_once(r: SoftmaxResult) -> Finding:
     assert r.base is not None
     changes = {name: r.change_all(name) for name in ("corollary", "paraproduct", "mean", "natural", "own")}
-    uniform, own = _size(changes["mean"]), changes["own"]
+    off = abs(changes["own"].value) > r.tolerance / 10
     verdict = _decided(r, judge(_size(changes["corollary"]), below=r.tolerance, control="the tolerance"))
-    if verdict.verdict == "holds" and not uniform.low > r.tolerance:
-        verdict = cannot_tell("uniform attention changes the model as little")
-    off = abs(own.value) > r.tolerance / 10
-    if off and verdict.verdict == "holds":
-        verdict = cannot_tell("softmax of the captured scores changes the model too")
-    opening = verdict.opening(
-        "the model can do without softmax in all heads at once",
-        "the model cannot do without softmax in all heads at once",
-    )
-    before = f" (loss before: {float(np.mean(r.base)):.2f})" if r.unit == "loss" else ""
-    text = (
-        f"{opening}: the change is {changes['corollary']} {r.unit_name} with Corollary 1, {changes['paraproduct']} with the paraproduct, "
-        f"{changes['natural']} with the paraproduct in the natural order, {changes['mean']} with uniform attention{before}."
-    )
-    if off:
-        text += (
-            f" Careful: softmax of the captured scores itself changes it by {own}; capture with --dtype float32, and leave out layers with a window "
-            "or a sink."
+    if verdict.verdict == "holds" and (off or not _size(changes["mean"]).low > r.tolerance):
+        what = (
+            "softmax of the captured scores changes the model too"
+            if off
+            else "uniform attention changes the model as little"
         )
+        verdict = cannot_tell(what)
+    opening = verdict.opening("the model can do without any softmax", "the model cannot do without softmax")
+    before = f" (loss before: {float(np.mean(r.base)):.2f})" if r.unit == "loss" else ""
+    careful = (
+        f" Careful: softmax of the captured scores itself changes it by {changes['own']}; capture with --dtype float32, and leave out layers with a "
+        "window or a sink."
+    )
+    text = (
+        f"{opening}: with all heads replaced at once the change is {changes['corollary']} {r.unit_name} with Corollary 1, "
+        f"{changes['paraproduct']} with the paraproduct, {changes['natural']} with the paraproduct in the natural order, {changes['mean']} with "
+        f"uniform attention{before}.{careful if off else ''}"
+    )
     return Finding(text, "change-all", verdict, "softmax.all_heads")
 
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -40,7 +41,6 @@ VARIANTS = ("paraproduct", "corollary", "boundary", "mean", "linear", "natural",
 """What can replace softmax(S) of a head: the decomposition on the organized trees, with A' = A'' = exp and with the
 derivatives of Corollary 1; its boundary terms alone; the overall mean alone; the best a + b g; and both decompositions
 on dyadic trees in the natural order."""
-_OF_SHUFFLED = ("shuffled", "shuffled_corollary")
 _DISTANCES = ("error", "kl", "top5")
 _REGULARITY = (
     *("alpha", "alpha_largest", "alpha_query", "alpha_key", "alpha_natural", "alpha_shuffled"),
@@ -50,7 +50,7 @@ _REGULARITY = (
 )
 _CONDITION = ("spread", "mixed_rms", "mixed_max", "mixed_share", "average_rms", "average_max")
 COLUMNS = (
-    *(f"{variant}_{distance}" for variant in (*VARIANTS, *_OF_SHUFFLED) for distance in _DISTANCES),
+    *(f"{variant}_{distance}" for variant in (*VARIANTS, "shuffled", "shuffled_corollary") for distance in _DISTANCES),
     *_REGULARITY,
     *_CONDITION,
 )
@@ -117,23 +117,31 @@ class Head:
         """exp(g), and 0 where absent."""
         return np.exp(np.where(self.present, self.g, -np.inf))
 
-    def averages(self, trees: Trees | None = None) -> Averages:
-        """Joint means over pairs of clusters (folders, in the paper), of the head's own trees or of others."""
-        trees = self.trees if trees is None else trees
-        return Averages(self.g, trees.query, trees.key, self.present)
+    @cached_property
+    def averages(self) -> Averages:
+        """Joint means over pairs of clusters (folders, in the paper) of the two trees."""
+        return Averages(self.g, self.trees.query, self.trees.key, self.present)
 
-    def natural(self) -> Trees:
-        """Dyadic trees in the order of the tokens."""
-        return Trees(*(PartitionTree.dyadic(n) for n in self.g.shape))
+    @cached_property
+    def paraproduct(self) -> Paraproduct:
+        """The decomposition with A' = A'' = exp."""
+        return self.averages.paraproduct("exp")
+
+    @cached_property
+    def natural(self) -> Head:
+        """The same head on dyadic trees in the order of the tokens."""
+        return replace(self, trees=Trees(*(PartitionTree.dyadic(n) for n in self.g.shape)))
 
     def approximation(self, variant: str) -> FloatArray:
         """One of `VARIANTS` as it is: entries may be negative and rows need not sum to 1; NaN where absent."""
-        if variant in ("paraproduct", "corollary", "boundary"):
-            found = self.averages().paraproduct("corollary" if variant == "corollary" else "exp")
-            return found.boundary if variant == "boundary" else found.approximation
+        if variant == "paraproduct":
+            return self.paraproduct.approximation
+        if variant == "boundary":
+            return self.paraproduct.boundary
+        if variant == "corollary":
+            return self.averages.paraproduct("corollary").approximation
         if variant in ("natural", "natural_corollary"):
-            function: Any = "exp" if variant == "natural" else "corollary"
-            return self.averages(self.natural()).paraproduct(function).approximation
+            return self.natural.approximation("paraproduct" if variant == "natural" else "corollary")
         if variant == "mean":
             return np.where(self.present, np.exp(self.g[self.present].mean()), np.nan)
         if variant == "linear":
@@ -177,27 +185,16 @@ def compare(approximation: FloatArray, g: FloatArray, present: BoolArray) -> tup
 
 def measure(head: Head, settings: Mapping[str, Any], random_state: int = 0) -> tuple[dict[str, float], str]:
     """Everything the study says of one head on one input, by `COLUMNS`; and a note where something has no value."""
-    g, present = head.g, head.present
-    own = head.averages()
-    full = own.paraproduct("exp")
-    found = {"paraproduct": full.approximation, "boundary": full.boundary} | _both(own, "", "corollary")
-    found |= _both(head.averages(head.natural()), "natural", "natural_corollary")
-    found |= {name: head.approximation(name) for name in ("mean", "linear")}
-    mixed_up = shuffled(g, present, random_state)
-    null = Head(mixed_up, present, organize(mixed_up, present, settings))
-    out, note = _regularity(head, null, full)
-    out |= _condition(own)
-    for compared, variants in ((g, found), (mixed_up, _both(null.averages(), *_OF_SHUFFLED))):
-        for variant, approximation in variants.items():
-            distances = compare(approximation, compared, present)
-            out |= {f"{variant}_{name}": value for name, value in zip(_DISTANCES, distances, strict=True)}
+    mixed_up = shuffled(head.g, head.present, random_state)
+    null = Head(mixed_up, head.present, organize(mixed_up, head.present, settings))
+    out, note = _regularity(head, null)
+    out |= _condition(head.averages)
+    asked = [(variant, head, variant) for variant in VARIANTS]
+    asked += [("shuffled", null, "paraproduct"), ("shuffled_corollary", null, "corollary")]
+    for name, of, variant in asked:
+        distances = compare(of.approximation(variant), of.g, of.present)
+        out |= {f"{name}_{distance}": value for distance, value in zip(_DISTANCES, distances, strict=True)}
     return {name: out.get(name, float("nan")) for name in COLUMNS}, note
-
-
-def _both(averages: Averages, full: str, corollary: str) -> dict[str, FloatArray]:
-    """Both decompositions by the names given; '' leaves the first out."""
-    found = {corollary: averages.paraproduct("corollary").approximation}
-    return found | ({full: averages.paraproduct("exp").approximation} if full else {})
 
 
 def _condition(averages: Averages) -> dict[str, float]:
@@ -219,9 +216,9 @@ def _condition(averages: Averages) -> dict[str, float]:
     }
 
 
-def _regularity(head: Head, null: Head, full: Paraproduct) -> tuple[dict[str, float], str]:
+def _regularity(head: Head, null: Head) -> tuple[dict[str, float], str]:
     """Exponents, constants of eq. 2 and roughness, and a note where there is no exponent."""
-    g, present, trees, natural = head.g, head.present, head.trees, head.natural()
+    g, present, trees, natural = head.g, head.present, head.trees, head.natural.trees
     out = {
         "roughness": mixed_difference(g, trees.query.order, trees.key.order, present),
         "roughness_natural": mixed_difference(g, None, None, present),
@@ -237,7 +234,12 @@ def _regularity(head: Head, null: Head, full: Paraproduct) -> tuple[dict[str, fl
         "_natural": (g, natural, False, {}),
         "_shuffled": (null.g, null.trees, False, {}),
         "_coarse": (g, trees, True, {}),
-        "_residual": (full.residual, trees, True, {"alpha_residual_query": "row", "alpha_residual_key": "col"}),
+        "_residual": (
+            head.paraproduct.residual,
+            trees,
+            True,
+            {"alpha_residual_query": "row", "alpha_residual_key": "col"},
+        ),
     }
     note = ""
     for name, (matrix, on, coarse, more) in asked.items():
@@ -255,7 +257,7 @@ def scales(head: Head, n_octaves: tuple[int, int]) -> FloatArray:
 
     Scale j of a tree belongs to octave round(log2(number of clusters at level j)): 0 is the step down from the root.
     """
-    terms = head.averages().paraproduct("exp").terms
+    terms = head.paraproduct.terms
     octaves = [np.rint(np.log2(tree.counts[:-1])).astype(np.intp) for tree in head.trees]
     out = np.zeros((2, *n_octaves))
     for energy, norm in zip(out, (terms.residual, terms.exact), strict=True):

@@ -62,34 +62,30 @@ def softmax(
     Parameters
     ----------
     source
-        A capture or a run directory that keeps scores; in a directory each layer is stored when done, and a killed
-        study resumes.
+        A capture or run directory that keeps scores; in a directory each layer is stored when done, and a killed study
+        resumes.
     heads, block
         Which heads, by default all of the block; the block has to be named where there are several.
     batches
         How many of the captured inputs to use, at most; the first ones. Fewer than 8 decide only when asked for.
     questionnaire
         Its settings organize every head; the default ones otherwise.
-    model
-        The decompositions are put back into its forward pass. True loads the run's own model where it can be had.
-    control
-        The same architecture with random weights, given the first input. True draws them.
-    loader
-        How the run's model is loaded (device, number type, online).
+    model, control, loader
+        The decompositions are put back into the forward pass of the model; True loads the run's own. The control is the
+        same architecture with random weights, given the first input; True draws them. `loader` says how they are loaded.
     tolerance
         Largest change, of the loss in nats or of the final hidden state relative to its norm, with which a head passes.
     show
         Heads whose maps are kept for figures 1 and 2; by default three, from close to softmax to far from it.
     how
-        jobs (layers at a time), threads, engine, resume, progress, say: see `headscape.studies.work.how.How`. The
-        model runs in this process.
+        jobs (layers at a time), threads, engine, resume, progress, say: see `headscape.studies.work.how.How`.
 
     Raises
     ------
-    HeadscapeError
-        When all is tried, if layers failed; those done are kept.
     InputError
         If scores were not captured (the message says how), heads do not exist, or there is only one token.
+    HeadscapeError
+        When all is tried, if layers failed; those done are kept.
     """
     work = Work.of(**how)
     captured = open_capture(source)
@@ -98,34 +94,27 @@ def softmax(
     if batches < 1 or not tolerance > 0:
         raise InputError(f"batches must be at least 1 and the tolerance above 0, not {batches} and {tolerance}")
     chosen = _named(captured.heads(chosen_block), heads)
-    shown = _named(chosen, show) if show else []
-    settings = _settings(questionnaire or Questionnaire())
+    facts = {
+        **{"block": chosen_block, "heads": [str(head) for head in chosen], "batches": batches, "tolerance": tolerance},
+        **{"show": [str(head) for head in _named(chosen, show)] if show else [], "seed": random_state},
+        "questionnaire": _settings(questionnaire or Questionnaire()),
+    }
     for layer in _layers(captured, 0, chosen):
         layer.load()  # what cannot be decomposed is refused before anything is written
     own, other = models_of(captured, model, control, loader or Loader(say=work.say), random_state, "no functional test")
     samples = [] if own is None else _samples(own, captured, chosen_block)
-    facts = {
-        "block": chosen_block,
-        "heads": [str(head) for head in chosen],
-        "batches": batches,
-        "questionnaire": settings,
-        "tolerance": tolerance,
-        "show": [str(head) for head in shown],
-        "seed": random_state,
-    }
     n = min(batches, len(captured))
-    inputs = captured.content(n) | {
-        name: [one.fingerprint, one.dtype] for name, one in (("model", own), ("control", other)) if one is not None
-    }
+    named = {"model": own, "control": other}
+    inputs = captured.content(n) | {k: [one.fingerprint, one.dtype] for k, one in named.items() if one is not None}
     with (
         work.started(None if captured.run is None else captured.run.path),
         study_folder(captured.run, SoftmaxResult.study, facts, inputs, work) as folder,
     ):
-        study = _Study(captured, chosen, n, settings, random_state, folder)
+        study = _Study(captured, chosen, n, facts, folder)
         maps = study.measured(work)
         controls = [] if other is None else study.control(other, work)
         unit, changes = ("", []) if own is None else study.changes(own, samples, maps, work)
-        result = study.result(facts, maps, controls, unit, changes)
+        result = study.result(maps, controls, unit, changes)
         folder.save(result)
     return result
 
@@ -199,26 +188,23 @@ def _layers(source: Capture | Path, batch: int, heads: Sequence[HeadId]) -> list
 
 @dataclass(frozen=True)
 class _Study:
-    """Which heads on which inputs, how they are organized, and where the files are."""
+    """Which heads on which inputs, the settings of the study, and where its files are."""
 
     captured: Capture
     heads: list[HeadId]
     n: int
-    settings: Mapping[str, Any]
-    seed: int
+    facts: Mapping[str, Any]
     folder: Folder
 
-    def _units(
-        self, name: str, source: Capture | Path, batch: int, threads: int, weights: Any = None
-    ) -> dict[str, Any]:
+    def _units(self, name: str, source: Capture | Path, batch: int, threads: int, *weights: str) -> dict[str, Any]:
         """The units that decompose the layers on one input; `weights` are those of a control."""
-        number = self.captured.numbers[batch]
-        content, seed = self.captured.content().get(f"batch {number}"), self.seed + number
+        number, settings = self.captured.numbers[batch], self.facts["questionnaire"]
+        content, seed = self.captured.content(self.n).get(f"batch {number}"), self.facts["seed"] + number
         units = {}
         for layer in _layers(source, batch, self.heads):
-            facts = (layer.place, layer.heads, self.settings, seed, content, weights)
+            facts = (layer.place, layer.heads, settings, seed, content, *weights)
             path = self.folder.unit(f"{name}-{number:04d}-{layer.layer:04d}", *facts)
-            units[f"{name} of layer {layer.place}, input {number}"] = (path, layer, self.settings, threads, seed)
+            units[f"{name} of layer {layer.place}, input {number}"] = (path, layer, settings, threads, seed)
         return units
 
     def measured(self, work: Work) -> list[list[Path]]:
@@ -234,7 +220,7 @@ class _Study:
         from headscape.attention.capture import recapture
 
         def units(source: Capture | Path) -> dict[str, Any]:
-            return self._units("control", source, 0, work.threads, [model.fingerprint, model.dtype])
+            return self._units("control", source, 0, work.threads, model.fingerprint, model.dtype)
 
         paths = [unit[0] for unit in units(self.captured).values()]
         if not all(path.exists() for path in paths):
@@ -275,12 +261,7 @@ class _Study:
         return effect_unit(model), found
 
     def result(
-        self,
-        facts: Mapping[str, Any],
-        maps: Sequence[Sequence[Path]],
-        controls: Sequence[Path],
-        unit: str,
-        changes: Sequence[Sequence[Path]],
+        self, maps: Sequence[Sequence[Path]], controls: Sequence[Path], unit: str, changes: Sequence[Sequence[Path]]
     ) -> SoftmaxResult:
         """Read the files and put the result together."""
 
@@ -288,30 +269,28 @@ class _Study:
             return [read_unit(path)[0][name] for path in files]
 
         values = np.array([np.concatenate(gather(files, "values")).T for files in maps])
-        found: dict[str, Array | None] = dict.fromkeys(("changes_head", "changes_layer", "changes_all", "base"))
-        if changes:
-            found = {
-                "changes_head": np.array([np.concatenate(gather(files[:-1], "heads"), axis=1) for files in changes]),
-                "changes_layer": np.array([np.stack(gather(files[:-1], "layer"), axis=1) for files in changes]),
-                "changes_all": np.array([gather(files[-1:], "changes")[0] for files in changes]),
-                "base": np.array([gather(files[-1:], "base")[0][0] for files in changes]),
-            }
-        frame = _table(self.heads, values, found["changes_head"], facts["tolerance"])
+        by_head = np.array([np.concatenate(gather(files[:-1], "heads"), axis=1) for files in changes])
+        by_layer = np.array([np.stack(gather(files[:-1], "layer"), axis=1) for files in changes])
+        at_once, base = (np.array([gather(files[-1:], name)[0] for files in changes]) for name in ("changes", "base"))
+        frame = _table(self.heads, values, by_head if changes else None, self.facts["tolerance"])
         frame["note"] = [note for path in maps[0] for note in read_unit(path)[1]]
-        shown = [HeadId.parse(head) for head in facts["show"]] or _exemplars(frame)
-        tokens = self.captured.batch(0).info["blocks"][facts["block"]]
+        shown = [HeadId.parse(head) for head in self.facts["show"]] or _exemplars(frame)
+        tokens = self.captured.batch(0).info["blocks"][self.facts["block"]]
         return SoftmaxResult(
-            block=facts["block"],
+            block=self.facts["block"],
             unit=unit,
-            tolerance=facts["tolerance"],
+            tolerance=self.facts["tolerance"],
             heads=frame,
             values=values,
             scales=np.concatenate(gather(maps[0], "scales")).mean(axis=0),
             control=np.concatenate(gather(controls, "values")).T if controls else None,
-            **found,
+            changes_head=by_head if changes else None,
+            changes_layer=by_layer if changes else None,
+            changes_all=at_once if changes else None,
+            base=base[:, 0] if changes else None,
             maps={str(head): self._drawn(head, maps[0]) for head in shown},
             tokens={axis: [str(t) for t in tokens.get(f"{axis}_tokens") or []] for axis in ("query", "key")},
-            settings=dict(facts),
+            settings=dict(self.facts),
         )
 
     def _drawn(self, head: HeadId, files: Sequence[Path]) -> dict[str, Array]:

@@ -50,11 +50,9 @@ def _means(r: SpectraResult, column: str) -> str:
 
 def _sparser(r: SpectraResult) -> Finding:
     verdict = _less_than_values(r, "evenness")
-    opening = verdict.opening(
-        "W_q and W_k are sparser than W_v (fewer directions carry them)", "W_q and W_k are not both sparser than W_v"
-    )
+    opening = verdict.opening("W_q and W_k are sparser than W_v", "W_q and W_k are not both sparser than W_v")
     gaps = ", ".join(f"W_{kind} - W_v {mean_interval(r.difference(kind, 'v', 'evenness'))}" for kind in "qk")
-    measure = "Evenness, the participation ratio over that of noise of the same shape (1 is noise)"
+    measure = "Evenness (1 is noise, lower means that fewer directions carry the matrix)"
     text = f"{opening}. {measure}: {_means(r, 'evenness')}. Paired by layer: {gaps}."
     return Finding(text, "evenness", verdict, "spectra.sparser")
 
@@ -62,13 +60,13 @@ def _sparser(r: SpectraResult) -> Finding:
 def _pressed(r: SpectraResult) -> Finding:
     verdict = _less_than_values(r, "energy", log=True)
     opening = verdict.opening(
-        "training lowers the energy of W_q and W_k relative to W_v",
-        "training does not lower the energy of both W_q and W_k relative to W_v",
+        "training lowers the energy of W_q and W_k", "training does not lower the energy of W_q and W_k"
     )
     ratios = [float(np.exp(r.difference(kind, "v", "energy", log=True).mean())) for kind in "qk"]
     text = (
-        f"{opening}. Energy over that of Xavier's initialization: {_means(r, 'energy')}; the thesis found a tenth to a twentieth for W_q and W_k, "
-        f"and W_v unchanged. Per layer W_q has {ratios[0]:.2f} times the energy of W_v, W_k {ratios[1]:.2f} times (geometric means)."
+        f"{opening} relative to W_v. Energy over that of Xavier's initialization: {_means(r, 'energy')}; the thesis found a tenth to a "
+        f"twentieth for W_q and W_k, and W_v unchanged. Per layer W_q has {ratios[0]:.2f} times the energy of W_v, W_k {ratios[1]:.2f} times "
+        "(geometric means)."
     )
     return Finding(text, "energy", verdict, "spectra.energy")
 
