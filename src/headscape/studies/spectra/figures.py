@@ -21,7 +21,24 @@ POINTS = 101
 
 def figures(r: SpectraResult) -> list[FigureSpec]:
     """All figures, in the order in which a reader should meet them."""
-    found = [_table(r), _grid(r), _alignment(r), _against_noise(r), _evenness(r), _energy(r)]
+    evenness = _by_layer(
+        r,
+        "evenness",
+        title="Evenness of the spectra",
+        read="How many directions carry a matrix, over how many carry noise of its shape: 1 is noise, lower is sparser.",
+        caveat="The thesis (Wertich, 2024) says that W_q and W_k become sparser than W_v.",
+        y_label="participation ratio / that of noise",
+    )
+    energy = _by_layer(
+        r,
+        "energy",
+        title="Energy of the matrices",
+        read="Sum of squared singular values over that of Xavier's initialization, whose variance is 2 / (rows + columns).",
+        caveat="Networks start from other variances than Xavier's, and a norm before a matrix can absorb its scale.",
+        y_label="sum of squares / Xavier's",
+        log_y=True,
+    )
+    found = [_table(r), _grid(r), _alignment(r), _against_noise(r), evenness, energy]
     return [*found, _outside(r), _symmetric(r), _scores(r)]
 
 
@@ -107,43 +124,15 @@ def _against_noise(r: SpectraResult) -> FigureSpec:
     )
 
 
-def _evenness(r: SpectraResult) -> FigureSpec:
-    return FigureSpec(
-        id="evenness",
-        title="Evenness of the spectra",
-        kind="lines",
-        data={"series": _by_layer(r, "evenness")},
-        read="How many directions carry a matrix, over how many carry noise of its shape: 1 is noise, lower is sparser.",
-        caveat="The thesis says that W_q and W_k become sparser than W_v.",
-        alt="Lines of evenness by layer for queries, keys and values.",
-        x_label="layer",
-        y_label="participation ratio / that of noise",
-    )
-
-
-def _energy(r: SpectraResult) -> FigureSpec:
-    return FigureSpec(
-        id="energy",
-        title="Energy of the matrices",
-        kind="lines",
-        data={"series": _by_layer(r, "energy")},
-        read="Sum of squared singular values over that of Xavier's initialization, whose variance is 2 / (rows + columns).",
-        caveat="Networks start from other variances than Xavier's, and a norm before a matrix can absorb its scale.",
-        alt="Lines of energy by layer for queries, keys and values.",
-        x_label="layer",
-        y_label="sum of squares / Xavier's",
-        log_y=True,
-    )
-
-
-def _by_layer(r: SpectraResult, column: str) -> list[dict[str, Any]]:
-    found: list[dict[str, Any]] = []
+def _by_layer(r: SpectraResult, column: str, **words: Any) -> FigureSpec:
+    series: list[dict[str, Any]] = []
     for initial in (False, True)[: 1 + r.has_initial]:
         for kind in ("q", "k", "v"):
             y = r.of_kind(kind, initial)[column].to_numpy(dtype=float)
             name = KIND_NAMES[kind] + (", initial" if initial else "")
-            found.append({"name": name, "x": np.arange(len(y)), "y": y} | ({"dash": "dot"} if initial else {}))
-    return found
+            series.append({"name": name, "x": np.arange(len(y)), "y": y} | ({"dash": "dot"} if initial else {}))
+    alt = f"Lines of {column} by layer for queries, keys and values."
+    return FigureSpec(id=column, kind="lines", data={"series": series}, alt=alt, x_label="layer", **words)
 
 
 def _outside(r: SpectraResult) -> FigureSpec:
