@@ -27,11 +27,16 @@ def mean_and_error(values):
 
 
 @pytest.mark.parametrize(("n", "dim"), [(5, 30), (60, 20), (300, 64)])
-def test_shrinkage_is_that_of_scikit_learn(n, dim):
+def test_shrinkage_is_that_of_ledoit_and_wolf(n, dim):
+    """By scikit-learn, and written out: mean squared distance of x x^T from S over n, over that of S from a multiple of I."""
     X = np.random.default_rng(n).normal(size=(n, dim)) * np.linspace(0.1, 3, dim) + 5
     covariance, shrinkage = reference_ledoit_wolf(X)
     found = G.fit_gaussian(X)
-    assert found.shrinkage == pytest.approx(shrinkage)
+    centred = X - X.mean(axis=0)
+    S = centred.T @ centred / n
+    noise = np.mean([((np.outer(x, x) - S) ** 2).sum() for x in centred]) / n
+    spread = ((S - np.trace(S) / dim * np.eye(dim)) ** 2).sum()
+    assert found.shrinkage == pytest.approx(shrinkage) == pytest.approx(min(noise, spread) / spread)
     np.testing.assert_allclose(found.covariance, covariance, atol=1e-12)
     np.testing.assert_allclose(found.mean, X.mean(axis=0))
     assert found.n_samples == n

@@ -43,15 +43,15 @@ def _decided(r: SoftmaxResult, judgement: Judgement) -> Judgement:
     )
 
 
-def _share(r: SoftmaxResult, passing: BoolArray) -> tuple[str, Judgement]:
-    """The share of heads that pass (n_input, n_head), not counting uniform ones, and whether it is nearly all."""
+def _share(r: SoftmaxResult, passing: BoolArray, what: str) -> tuple[str, Judgement]:
+    """For which share of heads `what` is so (n_input, n_head), not counting uniform ones; and whether that is nearly all."""
     varied = r.column("mean_kl") > UNIFORM
     count = np.where(varied.any(axis=1), varied.sum(axis=1), np.nan)
     share = mean_interval((passing & varied).sum(axis=1) / count)
     if not varied.any():
         return "every head is nearly uniform", cannot_tell("no head can fail: all are nearly uniform")
     verdict = _decided(r, judge(share, above=NEARLY_ALL, control="nearly all heads"))
-    return f"so for a share of {share} of the heads that are not nearly uniform", verdict
+    return f"{what} for a share of {share} of the heads that are not nearly uniform", verdict
 
 
 def _medians(values: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
@@ -93,12 +93,12 @@ def _invariance(r: SoftmaxResult) -> Finding:
 
 
 def _pointwise(r: SoftmaxResult) -> Finding:
-    share, verdict = _share(r, r.column("paraproduct_error") <= CLOSE)
+    share, verdict = _share(r, r.column("paraproduct_error") <= CLOSE, f"it is within {CLOSE:.0%}")
     opening = verdict.opening("the paraproduct is close to softmax", "the paraproduct is not close to softmax")
     names = ("corollary", "paraproduct", "boundary", "mean", "linear", "natural", "shuffled")
     e = {name: f"{r.median(f'{name}_error'):.2f}" for name in names}
     text = (
-        f"{opening} (within {CLOSE:.0%}): {share}. The median relative error is {e['paraproduct']} for the paraproduct and {e['corollary']} for "
+        f"{opening}: {share}. The median relative error is {e['paraproduct']} for the paraproduct and {e['corollary']} for "
         f"Corollary 1; {e['natural']} for the paraproduct in the natural order, {e['shuffled']} for that of shuffled heads, {e['boundary']} for "
         f"boundary terms alone, {e['linear']} for a + b g, {e['mean']} for the mean."
     )
@@ -106,10 +106,11 @@ def _pointwise(r: SoftmaxResult) -> Finding:
 
 
 def _condition(r: SoftmaxResult) -> Finding:
-    share, verdict = _share(r, r.column("average_rms") <= CLOSE)
+    what = f"averages are within {CLOSE:g} nats of 0 (rms), so that e^average = 1,"
+    share, verdict = _share(r, r.column("average_rms") <= CLOSE, what)
     opening = verdict.opening("the condition of Corollary 1 is met", "the condition of Corollary 1 is not met")
     text = (
-        f"{opening} (averages within {CLOSE:g} nats of 0, rms, so that e^average = 1): {share}. The median head has "
+        f"{opening}: {share}. The median head has "
         f"{r.median('average_rms'):.2f}, at most {r.median('average_max'):.1f}. Mixed differences are {r.median('mixed_rms'):.2f} nats (rms), "
         f"{r.median('mixed_share'):.0%} of the variance of log-attention."
     )
