@@ -1,4 +1,4 @@
-"""One head of 256 x 256, organised, decomposed and measured, beside decompositions written out level by level.
+"""One head of 256 x 256, organized, decomposed and measured, beside decompositions written out level by level.
 
     python benchmarks/softmax.py [--tokens 256] [--repeats 5] [--threads 1]
 
@@ -18,7 +18,7 @@ import threadpoolctl
 
 from _timing import in_turns, table
 from headscape.geometry.questionnaire import Questionnaire
-from headscape.studies.softmax.head import Head, log_attention, measure, organise
+from headscape.studies.softmax.head import Head, log_attention, measure, organize
 from headscape.tree import PartitionTree
 from headscape.wavelets.paraproduct import paraproduct
 from headscape.wavelets.regularity import holder_exponent
@@ -64,21 +64,21 @@ def main() -> None:
     with threadpoolctl.threadpool_limits(threads):
         for name, present in (("full", np.ones((n, n), dtype=bool)), ("causal", np.tri(n, dtype=bool))):
             g = log_attention(scores, present)
-            head = Head(g, present, organise(g, present, default))
+            head = Head(g, present, organize(g, present, default))
             ours = paraproduct(g, *head.trees, mask=present)
             twin = written_out(g, *head.trees, present)
             difference = np.nanmax(np.abs(twin - ours.approximation)) / np.nanmax(np.abs(twin))
 
             def whole(settings: dict, g: np.ndarray = g, present: np.ndarray = present) -> None:
-                measure(Head(g, present, organise(g, present, settings)), settings)
+                measure(Head(g, present, organize(g, present, settings)), settings)
 
             times = in_turns(
                 {
                     "paraproduct": partial(paraproduct, g, *head.trees, mask=present),
                     "written out": partial(written_out, g, *head.trees, present),
                     "exponent": partial(holder_exponent, g, *head.trees, present),
-                    "organise, 3 iterations": partial(organise, g, present, default),
-                    "organise, paper's 10": partial(organise, g, present, paper),
+                    "organize, 3 iterations": partial(organize, g, present, default),
+                    "organize, paper's 10": partial(organize, g, present, paper),
                     "all, 3 iterations": partial(whole, default),
                     "all, paper's 10": partial(whole, paper),
                 },

@@ -19,6 +19,17 @@ class Judgement:
     verdict: Verdict
     why: str
 
+    def opening(self, holds: str, fails: str) -> str:
+        """The clause that opens a finding; what cannot be told is said of the first.
+
+        >>> cannot_tell("one input").opening("heads are alike", "heads differ")
+        'It cannot be told whether heads are alike'
+        """
+        said = {"holds": holds, "does not hold": fails, "cannot tell": f"It cannot be told whether {holds}"}[
+            self.verdict
+        ]
+        return said[0].upper() + said[1:]
+
 
 def cannot_tell(why: str) -> Judgement:
     """Nothing can be said, for a reason: too few inputs, below numerical precision, control missing."""

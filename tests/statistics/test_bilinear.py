@@ -128,8 +128,16 @@ def test_measured_moments_are_those_of_scipy():
 
     x = np.random.default_rng(6).gamma(2.0, size=1000)
     assert B.measured_moments(x) == pytest.approx((x.mean(), x.var(), skew(x), kurtosis(x)))
-    constant = B.measured_moments(np.ones(5))
-    assert constant[:2] == (1, 0) and np.isnan(constant[2:]).all()
+
+
+@pytest.mark.parametrize("value", [0.1, 1.0, -1e30, 1 / 3])
+@pytest.mark.parametrize("n", [1, 3, 1001])
+def test_a_constant_has_no_skewness_and_no_kurtosis(value, n):
+    """Their mean is rounded; what is left after it was once a variance of 1e-34 and a kurtosis of -2."""
+    constant = B.measured_moments(np.full(n, value))
+    assert constant[:2] == (pytest.approx(value), 0) and np.isnan(constant[2:]).all()
+    pooled = B.pooled_moments([constant] * 3, [0.2, 0.5, 0.3])
+    assert pooled[:2] == (pytest.approx(value), 0) and np.isnan(pooled[2:]).all()
 
 
 @given(st.integers(0, 500), st.integers(1, 4))

@@ -123,8 +123,15 @@ def _module_samples(inputs: Iterable[Any], batches: int | None) -> tuple[list[Sa
     return [Sample(a, {}, {}, [i]) for i, a in enumerate(given)], {"kind": "module", "sha256": digest.hexdigest()}
 
 
-def replayed(model: Model, captured: Capture) -> list[Sample]:
-    """The inputs of a capture as samples again, from what it stored; for another model of the same architecture."""
+def replayed(model: Model, captured: Capture, block: str | None = None) -> list[Sample]:
+    """The inputs of a capture as samples again, from what it stored; for another model of the same architecture.
+
+    With `block`, a model that does not have the heads of that block is an `InputError`.
+    """
+    ours = {head for site in model.sites for head in site.heads}
+    missing = [head for head in (captured.heads(block) if block else []) if head not in ours]
+    if missing:
+        raise InputError(f"{model.source} has no head {missing[0]}: it is not the model of this capture")
     samples = []
     for i in range(len(captured)):
         batch = captured.batch(i)

@@ -1,86 +1,54 @@
 r"""Base alignment: whether the queries and keys of a head read the same directions.
 
 Head h scores a pair of inputs by :math:`x^T C y`, :math:`C = W_{q,h}^T W_{k,g}`, with g the key head it shares. Its
-trace, over :math:`\|W_{q,h}\|_F \|W_{k,g}\|_F / \sqrt{d\, d_h}`, has mean 0 and variance 1 when the two are turned at
-random against each other. The tails are heavier than normal when few singular values carry the matrices, so p-values
-come from random rotations themselves.
+trace, over :math:`\|W_{q,h}\|_F \|W_{k,g}\|_F / \sqrt{d\, d_h}`, has mean 0 and variance 1 when one of the two is
+rotated at random. The tails are heavier than normal when few singular values carry the matrices, so p-values come from
+random rotations.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from headscape.errors import InputError
 
-__all__ = [
-    "BEYOND",
-    "Alignment",
-    "align",
-    "alignment_z",
-    "random_corners",
-    "rotation_test",
-    "rotations_of",
-    "score_spectrum",
-    "symmetric_share",
-]
+__all__ = ["BEYOND", "alignment_z", "rotation_test", "rotations_of", "score_spectrum", "symmetric_share"]
 
 FloatArray = npt.NDArray[np.float64]
 CHUNK = 64
 """Rotations held at a time."""
 BEYOND = 3.0
-"""|z| from which on an alignment stands out."""
-
-
-class Alignment(NamedTuple):
-    """Of every query head: z (n_head,), its p-value, and which share of rotations has |z| above 3."""
-
-    z: FloatArray
-    p: FloatArray
-    beyond: FloatArray
+"""|z| from which an alignment stands out."""
 
 
 def _heads(queries: npt.ArrayLike, keys: npt.ArrayLike) -> tuple[FloatArray, FloatArray]:
-    """Check, and give every query head its own key head: both (n_head, dim, d)."""
+    """Check, and repeat the key heads so that every query head has its own: both (n_head, dim, d)."""
     q, k = np.asarray(queries, dtype=np.float64), np.asarray(keys, dtype=np.float64)
     if q.ndim != 3 or k.ndim != 3 or q.shape[1:] != k.shape[1:]:
-        raise InputError(f"weights of heads are (head, dim, d) alike for queries and keys, not {q.shape} and {k.shape}")
+        raise InputError(
+            f"weights of queries and keys are (head, dim, d) with the same dim and d, not {q.shape} and {k.shape}"
+        )
     group, rest = divmod(len(q), len(k))
     if rest or not group:
         raise InputError(f"{len(q)} query heads cannot share {len(k)} key heads evenly")
     return q, k.repeat(group, axis=0)  # head h uses key head h // group
 
 
-def align(queries: npt.ArrayLike, keys: npt.ArrayLike, n_rotations: int = 2000, random_state: int = 0) -> Alignment:
-    r"""Base alignment of every query head, with p-values from random rotations.
-
-    Parameters
-    ----------
-    queries
-        (n_head, dim, d), the rows of W_q by head.
-    keys
-        (n_kv_head, dim, d); query head h uses key head h // (n_head / n_kv_head).
-    n_rotations
-        How many; the smallest p-value is 1 / (n_rotations + 1).
-
-    >>> w = np.random.default_rng(0).normal(size=(2, 8, 32))
-    >>> found = align(w, w[:1], n_rotations=99)
-    >>> bool(found.z[0] == 16), float(found.p[0]), bool(found.p[1] > 0.05)
-    (True, 0.01, True)
-    """
-    q, k = _heads(queries, keys)
-    s, t = (np.asarray(np.linalg.svd(w, compute_uv=False), dtype=np.float64) for w in (q, k))
-    z = alignment_z(q, k)
-    return Alignment(z, *rotation_test(z, s, t, q.shape[2], n_rotations, random_state))
-
-
 def alignment_z(queries: npt.ArrayLike, keys: npt.ArrayLike) -> FloatArray:
-    r"""The z-scores alone, (n_head,); 0 where a matrix is all zeros.
+    r"""Base alignment of every query head, (n_head,); 0 where a matrix is all zeros.
 
     .. math:: z = \sqrt{d\, d_h}\; \mathrm{tr}(W_q^T W_k) / (\|W_q\|_F \|W_k\|_F)
+
+    `queries` are (n_head, dim, d), the rows of W_q by head; `keys` (n_kv_head, dim, d), of which query head h uses
+    number h // (n_head / n_kv_head).
+
+    >>> w = np.random.default_rng(0).normal(size=(1, 8, 32))
+    >>> bool(np.isclose(alignment_z(w, w), 16))
+    True
     """
     q, k = _heads(queries, keys)
     size = np.sqrt((q**2).sum(axis=(1, 2)) * (k**2).sum(axis=(1, 2)) / (q.shape[1] * q.shape[2]))
@@ -90,22 +58,22 @@ def alignment_z(queries: npt.ArrayLike, keys: npt.ArrayLike) -> FloatArray:
 def rotation_test(
     z: FloatArray, s: FloatArray, t: FloatArray, d: int, n_rotations: int = 2000, random_state: int = 0
 ) -> tuple[FloatArray, FloatArray]:
-    r"""P-values of z-scores, and the share of rotations with |z| above 3, both (n_head,).
+    r"""P-values of z-scores, at least 1 / (n_rotations + 1), and the share of rotations with |z| above 3: (n_head,).
 
-    The key weights are turned on both sides, :math:`O W_k R` with O and R uniform among rotations. Of both matrices
-    only the singular values s and t (n_head, dim) then matter:
+    The key weights are rotated on both sides, :math:`O W_k R` with O and R uniform among rotations. Only the singular
+    values s and t (n_head, dim) of the two matrices then matter:
 
     .. math:: \mathrm{tr}(W_q^T O W_k R) = \sum_{ij} s_i t_j O'_{ij} R'_{ji}
 
-    O' uniform among rotations of the head's dimension, R' the corner of one of d dimensions. So one set of rotations
-    serves all heads, of all layers.
+    with O' uniform among rotations of the head's dimension and R' the corner of a rotation of d dimensions. So one set
+    of rotations serves all heads of all layers.
     """
     if n_rotations < 1:
         raise InputError(f"p-values need at least one rotation, not {n_rotations}")
     size = np.sqrt((s**2).sum(axis=1) * (t**2).sum(axis=1) / (s.shape[1] * d))
     reached, beyond = np.zeros(len(z)), np.zeros(len(z))
-    for turned in rotations_of(s, t, d, n_rotations, random_state):
-        null = np.abs(np.divide(turned, size, out=np.zeros_like(turned), where=size > 0))
+    for traces in rotations_of(s, t, d, n_rotations, random_state):
+        null = np.abs(np.divide(traces, size, out=np.zeros_like(traces), where=size > 0))
         reached += (null >= np.abs(z)).sum(axis=0)
         beyond += (null > BEYOND).sum(axis=0)
     return (reached + 1) / (n_rotations + 1), beyond / n_rotations
@@ -127,8 +95,8 @@ def random_corners(n: int, r: int, d: int, rng: np.random.Generator) -> FloatArr
     r"""The upper left r x r corners of n uniformly random rotations of d dimensions (reflections included): (n, r, r).
 
     The first r columns of a rotation are a Gaussian matrix G (d, r) made orthonormal, :math:`G L^{-T}` with
-    :math:`LL^T = G^T G`. Only the first r rows X are drawn; what the others add to :math:`G^T G` is a Wishart matrix,
-    drawn by Bartlett's triangle when it has enough rows.
+    :math:`LL^T = G^T G`. Only the first r rows X are drawn; the others add a Wishart matrix to :math:`G^T G`, drawn by
+    Bartlett's decomposition when it has enough rows.
     """
     if not 1 <= r <= d:
         raise InputError(f"no corner of {r} x {r} in {d} dimensions")
@@ -142,10 +110,9 @@ def random_corners(n: int, r: int, d: int, rng: np.random.Generator) -> FloatArr
     elif rest:
         y = rng.standard_normal((n, rest, r))
         gram += y.swapaxes(1, 2) @ y
-    if not rest:  # a square Gaussian matrix may be too near to singular for its Gram matrix
-        turned, upper = np.linalg.qr(x)
-        signs = np.sign(np.diagonal(upper, axis1=1, axis2=2))
-        return np.asarray(turned * signs[:, None, :])
+    if not rest:  # a square Gaussian matrix may be too close to singular for its Gram matrix
+        basis, upper = np.linalg.qr(x)
+        return np.asarray(basis * np.sign(np.diagonal(upper, axis1=1, axis2=2))[:, None, :])
     lower = np.linalg.cholesky(gram)
     return np.asarray(np.linalg.solve(lower, x.swapaxes(1, 2)).swapaxes(1, 2))
 
@@ -155,7 +122,7 @@ def symmetric_share(queries: npt.ArrayLike, keys: npt.ArrayLike) -> FloatArray:
 
     .. math:: \|(C + C^T)/2\|_F^2 / \|C\|_F^2 = (1 + \mathrm{tr}(C^2) / \|C\|_F^2) / 2
 
-    from matrices of the head's dimension alone. 1/2 for unrelated matrices, 1 where queries and keys are the same.
+    computed from matrices of the head's dimension. 1/2 for unrelated matrices, 1 where queries and keys are the same.
     """
     q, k = _heads(queries, keys)
     mixed = k @ q.swapaxes(1, 2)
@@ -167,8 +134,7 @@ def symmetric_share(queries: npt.ArrayLike, keys: npt.ArrayLike) -> FloatArray:
 def score_spectrum(queries: npt.ArrayLike, keys: npt.ArrayLike) -> FloatArray:
     r"""Singular values of every head's :math:`C = W_q^T W_k`, largest first: (n_head, dim).
 
-    C is d x d of rank dim at most; its values are those of the small product :math:`R_q R_k^T`, where
-    :math:`W^T = Q R` of both.
+    C is d x d of rank at most dim; its singular values are those of :math:`R_q R_k^T`, with :math:`W^T = Q R` for both.
     """
     q, k = _heads(queries, keys)
     upper: list[Any] = [np.linalg.qr(w.swapaxes(1, 2), mode="r") for w in (q, k)]

@@ -79,16 +79,14 @@ def form_moments(
     """Moments of x^T C y for jointly Gaussian x (m,) and y (n,); C is (m, n), cov_yx (n, m), independent without it.
 
     Mean mu_x^T C mu_y + tr(C S_YX) (the thesis prints S_XY). Variance tr(C S_Y C^T S_X) + tr(C S_YX C S_YX) +
-    mu_y^T C^T S_X C mu_y + mu_x^T C S_Y C^T mu_x + 2 mu_x^T C S_YX C mu_y. Both, and the rest, follow from the
-    quadratic form [[0, C], [C^T, 0]]/2 on the joint vector; a matrix product less when x and y are independent.
+    mu_y^T C^T S_X C mu_y + mu_x^T C S_Y C^T mu_x + 2 mu_x^T C S_YX C mu_y. All four follow from the quadratic form
+    [[0, C], [C^T, 0]]/2 on the joint vector; independent x and y need less work.
     """
     C, mu_x, mu_y, S_x, S_y = (np.asarray(a, dtype=float) for a in (C, mean_x, mean_y, cov_x, cov_y))
     m, n = C.shape
     if (mu_x.shape, mu_y.shape, S_x.shape, S_y.shape) != ((m,), (n,), (m, m), (n, n)):
-        raise InputError(
-            f"C of shape {C.shape} needs means of {m} and {n} entries and their covariances, got {mu_x.shape}, "
-            f"{mu_y.shape}, {S_x.shape} and {S_y.shape}"
-        )
+        shapes = f"{mu_x.shape}, {mu_y.shape}, {S_x.shape} and {S_y.shape}"
+        raise InputError(f"C of shape {C.shape} needs means of {m} and {n} entries and their covariances, got {shapes}")
     if cov_yx is None:
         return _independent_moments(C, mu_x, mu_y, S_x, S_y)
     S_yx = np.asarray(cov_yx, dtype=float)
@@ -100,7 +98,7 @@ def form_moments(
 
 
 def _independent_moments(C: Array, mu_x: Array, mu_y: Array, S_x: Array, S_y: Array) -> Moments:
-    """The same without cross-covariance, on matrices of half the size."""
+    """The same without cross-covariance, with matrices half the size."""
     M = (C @ S_y) @ (C.T @ S_x)
     u, v = C @ mu_y, C.T @ mu_x  # the form is linear in x with slope u, in y with slope v, and bilinear
     su, sv = S_x @ u, S_y @ v
@@ -112,10 +110,7 @@ def _independent_moments(C: Array, mu_x: Array, mu_y: Array, S_x: Array, S_y: Ar
 
 
 def self_moments(C: npt.ArrayLike, mean: npt.ArrayLike, covariance: npt.ArrayLike) -> Moments:
-    """Moments of x^T C x, a token's score with itself: mean tr(C S) + mu^T C mu, variance 2 tr(MSMS) + 4 mu^T MSM mu.
-
-    M = (C + C^T)/2.
-    """
+    """Moments of x^T C x, a token with itself, M = (C + C^T)/2: mean tr(C S) + mu^T C mu, variance 2 tr(MSMS) + 4 mu^T MSM mu."""
     C = np.asarray(C, dtype=float)
     return quadratic_moments((C + C.T) / 2, mean, covariance)
 
@@ -123,8 +118,7 @@ def self_moments(C: npt.ArrayLike, mean: npt.ArrayLike, covariance: npt.ArrayLik
 def centred_kurtosis(C: npt.ArrayLike, cov_x: npt.ArrayLike, cov_y: npt.ArrayLike) -> float:
     """Excess kurtosis of x^T C y for independent centred x and y: 6 tr(M^2) / (tr M)^2, M = C S_Y C^T S_X.
 
-    It lies between 6/rank and 6: a form spread over many directions is nearly normal, one of low rank is not. NaN for
-    a form that is constantly 0.
+    Between 6/rank and 6: a form spread over many directions is nearly normal, one of low rank is not. NaN for C = 0.
 
     >>> round(centred_kurtosis(np.eye(4), np.eye(4), np.eye(4)), 3), round(centred_kurtosis([[1.]], [[1.]], [[1.]]), 3)
     (1.5, 6.0)
@@ -136,7 +130,7 @@ def centred_kurtosis(C: npt.ArrayLike, cov_x: npt.ArrayLike, cov_y: npt.ArrayLik
 
 
 def measured_moments(scores: npt.ArrayLike) -> Moments:
-    """Moments of scores that were seen, all of them together.
+    """Moments of measured scores, all of them pooled.
 
     >>> measured_moments([-1.0, 1.0])
     Moments(mean=0.0, variance=1.0, skewness=0.0, kurtosis=-2.0)
@@ -144,17 +138,18 @@ def measured_moments(scores: npt.ArrayLike) -> Moments:
     x = np.asarray(scores, dtype=float).ravel()
     if not len(x):
         raise InputError("no scores to take moments of")
-    mean = x.mean()
-    centred = x - mean
+    shifted = x - x[0]  # of a constant exactly 0, which its rounded mean would not be
+    centred = shifted - shifted.mean()
     square = centred**2
     variance = square.mean()
-    return _from_cumulants(mean, variance, (square * centred).mean(), (square**2).mean() - 3 * variance**2)
+    k4 = (square**2).mean() - 3 * variance**2
+    return _from_cumulants(x[0] + shifted.mean(), variance, (square * centred).mean(), k4)
 
 
 def pooled_moments(parts: Sequence[Moments], weights: npt.ArrayLike) -> Moments:
-    """Moments of scores drawn from several groups (token distances, say) with given weights, from those of the groups.
+    """Moments of scores from several groups (such as token distances) with given weights, from those of each group.
 
-    With d_g the distance of a group's mean from the whole: variance sum w (v_g + d_g^2), and so on.
+    With d_g the distance of a group's mean from the overall mean: variance sum w (v_g + d_g^2), and so on.
     """
     w = np.asarray(weights, dtype=float)
     if len(parts) != len(w) or not w.sum() > 0 or (w < 0).any():
@@ -163,19 +158,19 @@ def pooled_moments(parts: Sequence[Moments], weights: npt.ArrayLike) -> Moments:
     means, variances, skews, kurts = (np.array([getattr(p, name) for p in parts]) for name in Moments._fields)
     third = np.nan_to_num(skews) * variances**1.5
     fourth = (np.nan_to_num(kurts) + 3) * variances**2
-    mean = w @ means
-    d = means - mean
+    shifted = means - means[0]
+    d = shifted - w @ shifted
     variance = w @ (variances + d**2)
     k3 = w @ (third + 3 * variances * d + d**3)
     m4 = w @ (fourth + 4 * third * d + 6 * variances * d**2 + d**4)
-    return _from_cumulants(mean, variance, k3, m4 - 3 * variance**2)
+    return _from_cumulants(means[0] + w @ shifted, variance, k3, m4 - 3 * variance**2)
 
 
 def trace_variance(singular_a: npt.ArrayLike, singular_b: npt.ArrayLike, shape: tuple[int, int]) -> float:
     """Variance of tr(A^T B) when the bases of A and B, both (m, n), are random: (sum s_a^2)(sum s_b^2)/(m n).
 
-    Only the two energies count, not the order of the spectra (the thesis pairs them). For entries of variance s^2 it
-    is m n s^4 in the mean.
+    Only the two energies matter, not the order of the spectra (the thesis pairs them). For entries of variance s^2 it
+    is m n s^4 on average.
     """
     a, b = np.asarray(singular_a, dtype=float), np.asarray(singular_b, dtype=float)
     return float((a**2).sum() * (b**2).sum() / (shape[0] * shape[1]))
@@ -186,17 +181,14 @@ def random_form_covariance(
 ) -> float:
     """Cov(x^T C y, x'^T C y') over matrices C with independent centred entries of a variance: s^2 <x, x'> <y, y'>.
 
-    With s^2 = 1/n the variance of a score is |x|^2 |y|^2 / n at every angle between x and y: angles are not in the
-    variances (as the thesis has it) but in the covariances, |x|^2 <y, y'> / n.
+    With s^2 = 1/n the variance of a score is |x|^2 |y|^2 / n at every angle between x and y: angles show in the
+    covariances, |x|^2 <y, y'> / n, and not in the variances (as the thesis says).
     """
     x, y, other_x, other_y = (np.asarray(a, dtype=float) for a in (x, y, other_x, other_y))
     return float(variance * (x @ other_x) * (y @ other_y))
 
 
 def score_bound(Wq: npt.ArrayLike, Wk: npt.ArrayLike, x: npt.ArrayLike, y: npt.ArrayLike) -> float:
-    """Largest possible |<Wq x, Wk y>| for vectors as long as x and y: ||Wq^T Wk||_2 |x| |y|.
-
-    The thesis multiplies by |cos| of the angle between x and y; with that it is no bound.
-    """
+    """Largest |<Wq x, Wk y>| for vectors as long as x and y: ||Wq^T Wk||_2 |x| |y|; times |cos|, as in the thesis, it is no bound."""
     form = np.asarray(Wq, dtype=float).T @ np.asarray(Wk, dtype=float)
     return float(np.linalg.norm(form, 2) * np.linalg.norm(np.asarray(x)) * np.linalg.norm(np.asarray(y)))

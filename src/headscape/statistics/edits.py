@@ -1,7 +1,7 @@
 r"""Spectrum edits: change the singular values, or the bases, of weight matrices for the time of a block.
 
-The edits themselves are functions of a matrix :math:`W = U \mathrm{diag}(\sigma) V^T`. As interventions they go, by
-default, to the query and key maps: what a head scores is :math:`x^T W_q^T W_k y`.
+The edits are functions of a matrix :math:`W = U \mathrm{diag}(\sigma) V^T`. As interventions they apply, by default, to
+the query and key maps: a head scores by :math:`x^T W_q^T W_k y`.
 """
 
 from __future__ import annotations
@@ -21,28 +21,18 @@ if TYPE_CHECKING:
     from headscape.attention.models import Model
     from headscape.attention.weights import Part
 
-__all__ = [
-    "ScalingLaw",
-    "edited",
-    "flatten",
-    "random_basis",
-    "randomise",
-    "scale",
-    "scale_spectra",
-    "scaling_law",
-    "truncate",
-]
+__all__ = ["ScalingLaw", "edited", "flatten", "randomise", "scale", "scale_spectra", "scaling_law", "truncate"]
 
 FloatArray = npt.NDArray[np.float64]
 Edit = Callable[[FloatArray], npt.ArrayLike]
 EXACT = {"float32": 1e-5, "bfloat16": 5e-2, "float16": 1e-2}
-"""Relative difference up to which scores count as multiplied exactly, by the type of the weights."""
+"""Relative difference up to which scores count as scaled exactly, by the number type of the weights."""
 UNCHANGED = 1e-2
-"""The same for scores that stay as they were; the small number that a norm adds to its root shows."""
+"""The same for scores that a norm keeps as they were; the epsilon it adds shows."""
 
 
 def scale(matrix: npt.ArrayLike, alpha: float) -> FloatArray:
-    """All singular values times alpha, which is the matrix times alpha."""
+    """All singular values times alpha, that is, the matrix times alpha."""
     if not np.isfinite(alpha) or alpha <= 0:
         raise InputError(f"a spectrum is scaled by a number above 0, not by {alpha}")
     return np.asarray(matrix, dtype=np.float64) * alpha
@@ -84,7 +74,7 @@ def flatten(matrix: npt.ArrayLike, strength: float = 1.0) -> FloatArray:
 def randomise(
     matrix: npt.ArrayLike, random_state: int | np.random.Generator = 0, side: Literal["both", "out", "in"] = "both"
 ) -> FloatArray:
-    """Keep the singular values, draw the bases anew: of the outputs, of the inputs, or both."""
+    """Keep the singular values and draw new bases: of the outputs, of the inputs, or both."""
     if side not in ("both", "out", "in"):
         raise InputError(f"the side is both, out or in, not {side!r}")
     rng = np.random.default_rng(random_state)
@@ -97,7 +87,7 @@ def randomise(
 
 
 def random_basis(n: int, r: int, rng: np.random.Generator) -> FloatArray:
-    """Orthonormal directions, uniformly at random: (n, r), r of them in n dimensions."""
+    """Draw r orthonormal directions in n dimensions, uniformly: (n, r)."""
     basis, upper = np.linalg.qr(rng.standard_normal((n, r)))
     return np.asarray(basis * np.sign(np.diagonal(upper)))  # signs make it uniform
 
@@ -105,9 +95,8 @@ def random_basis(n: int, r: int, rng: np.random.Generator) -> FloatArray:
 def _svd(matrix: npt.ArrayLike) -> tuple[FloatArray, FloatArray, FloatArray]:
     W = np.asarray(matrix, dtype=np.float64)
     if W.ndim != 2:
-        raise InputError(f"a spectrum is edited of a matrix, this array has shape {W.shape}")
-    U, s, Vt = svd(W, full_matrices=False)
-    return U, s, Vt
+        raise InputError(f"a matrix has a spectrum to edit, this array has shape {W.shape}")
+    return svd(W, full_matrices=False)
 
 
 @contextmanager
@@ -119,7 +108,7 @@ def edited(
     layers: Iterable[int] | None = None,
     per: Literal["head", "matrix"] = "head",
 ) -> Iterator[Model]:
-    """Edit matrices of a model for the time of the block; it is exactly as before after it.
+    """Edit matrices of a model for the time of the block; afterwards it is exactly as before.
 
     Parameters
     ----------
@@ -127,11 +116,11 @@ def edited(
         A function of a matrix (out, in) that returns one of the same shape, as in `lambda W: truncate(W, rank=8)`.
         Biases stay as they are.
     maps
-        Any of q, k, v, o, gate, up, down. Fused maps are edited in part.
+        Any of q, k, v, o, gate, up, down. Of fused maps only that part is edited.
     layers
-        Which ones, all by default.
+        Which layers; all by default.
     per
-        "head" edits every head's own matrix (key and value heads once a group), "matrix" all heads of a layer
+        "head" edits every head's own matrix (key and value heads once per group), "matrix" all heads of a layer
         together, as the thesis does. Feed-forward maps have no heads.
     """
     from headscape.attention.weights import parts_of, put, read, select_parts
@@ -141,11 +130,8 @@ def edited(
     changed: list[tuple[Any, Any, None]] = []
     for part in select_parts(parts_of(model)[0], maps, layers):
         matrix = read(model, part).astype(np.float64)
-        if per == "matrix":
-            new = np.asarray(edit(matrix))
-        else:
-            new = part.joined(np.stack([np.asarray(edit(head)) for head in part.by_head(matrix)]))
-        changed.append((part, new, None))
+        heads = [np.asarray(edit(head)) for head in part.by_head(matrix)] if per == "head" else []
+        changed.append((part, part.joined(np.stack(heads)) if heads else np.asarray(edit(matrix)), None))
     with put(model, changed):
         yield model
 
@@ -155,13 +141,9 @@ def scale_spectra(model: Model, alpha: float, layers: Iterable[int] | None = Non
     r"""Multiply the spectra of the query and key maps, and their biases, by alpha for the time of the block.
 
     The scores of a layer are then :math:`\alpha^2` times what they were, its input held fixed. Later layers see a
-    changed input.
+    changed input. Where scores change by another law (a softcap, a position bias), see `scaling_law`.
 
-    Raises
-    ------
-    InputError
-        If queries and keys are normalised after their maps (QK-norm): the norm undoes any scaling. Where scores change
-        by another law (a softcap, a position bias), see `scaling_law`.
+    Raises an `InputError` if queries and keys are normalized after their maps (QK-norm), which undoes any scaling.
     """
     from headscape.attention.weights import parts_of, select_parts
 
@@ -185,17 +167,17 @@ def _scaled(model: Model, alpha: float, parts: Iterable[Part]) -> Iterator[None]
 
 
 class ScalingLaw(NamedTuple):
-    """How far scores are from alpha^2 times what they were, relative to the largest; and why, '' where they are not."""
+    """How far scores are from alpha^2 times what they were, relative to the largest; and why ('' if they are not)."""
 
     error: float
     exception: str
 
 
 def scaling_law(model: Model, alpha: float = 1.3) -> ScalingLaw:
-    """Try whether scores become alpha^2 times as large when both spectra of a layer are scaled.
+    """Test whether scores become alpha^2 times as large when both spectra of a layer are scaled.
 
-    On a short input, one layer at a time (the first, the middle and the last): layers before the scaled one are
-    untouched, so its input is the same. (By a power of two numbers would scale without any rounding.)
+    On a short input, one layer at a time (the first, the middle and the last), so that the input of the scaled layer
+    stays the same. (A power of two would scale without any rounding.)
     """
     from headscape.attention.weights import parts_of
 
@@ -217,15 +199,16 @@ def scaling_law(model: Model, alpha: float = 1.3) -> ScalingLaw:
         errors.append(float(np.abs(after - alpha**2 * own).max() / (alpha**2 * size)))
         if errors[-1] <= EXACT.get(model.dtype, 1e-5) or why:
             continue
-        why = "something is added to the scores or caps them (a softcap or a position bias), and does not scale along"
+        why = "something is added to the scores or caps them (a softcap or a position bias) and does not scale"
         if np.abs(after - own).max() <= UNCHANGED * size:
-            norms = _norms_in(model.module.get_submodule(site.name))
-            why = f"QK-norm ({', '.join(norms) or 'a normalisation of queries and keys'}) undoes any scaling"
+            inside = model.module.get_submodule(site.name).named_modules()
+            norms = [name for name, part in inside if "norm" in type(part).__name__.lower()]
+            why = f"QK-norm ({', '.join(norms) or 'a normalization of queries and keys'}) undoes any scaling"
     return ScalingLaw(max(errors), why)
 
 
 def _scores(model: Model) -> dict[str, FloatArray]:
-    """What softmax sees in every layer on a short input, {site: (n_head, n_query, n_key)}."""
+    """Scores of every layer on a short input, {attention module: (n_head, n_query, n_key)}."""
     import torch
 
     from headscape.attention.sites import example_input, run
@@ -245,7 +228,3 @@ def _scores(model: Model) -> dict[str, FloatArray]:
         run(model, example_input(model), whole=False)
     modules = dict(model.module.named_modules())
     return {site.name: found[id(modules[site.name])] for site in model.sites}
-
-
-def _norms_in(module: Any) -> list[str]:
-    return [name for name, part in module.named_modules() if "norm" in type(part).__name__.lower()]

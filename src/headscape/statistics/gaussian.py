@@ -1,4 +1,4 @@
-"""Gaussians: fitted to few samples, compared by entropies and divergences, mapped, and seen in a subspace."""
+"""Gaussians: fitted to few samples, compared by entropies and divergences, mapped, and projected to a subspace."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
-from scipy.linalg import solve_triangular
+from scipy.linalg import cho_solve, solve_triangular
 
 from headscape.errors import InputError
 
@@ -21,7 +21,6 @@ __all__ = [
     "fit_gaussian",
     "jensen_shannon",
     "kl_divergence",
-    "ledoit_wolf",
     "linear_map",
     "log_determinant",
     "mutual_information",
@@ -29,9 +28,11 @@ __all__ = [
 ]
 
 Array = npt.NDArray[Any]
+EPS = float(np.finfo(float).eps)
 SAMPLES_PER_DIMENSION = 10
-"""With fewer samples than this for every dimension a covariance is shrunk: its small eigenvalues would be far too
-small, and with fewer samples than dimensions zero."""
+"""With fewer samples per dimension a covariance is shrunk: its small eigenvalues would be far too small, or 0."""
+ASYMMETRY = 1e-6
+"""Largest |S - S^T|, over the largest entry, that counts as rounding."""
 
 
 class Estimate(NamedTuple):
@@ -43,10 +44,11 @@ class Estimate(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class Gaussian:
-    """N(mean, covariance), and how it was come by.
+    """N(mean, covariance).
 
-    `n_samples` is 0 for one that was not fitted; `shrinkage` in [0, 1] is the weight of the multiple of the identity
-    in the covariance.
+    `n_samples` is how many samples it was fitted to (0: not fitted); `shrinkage` in [0, 1] is the weight of the
+    multiple of the identity in the covariance. Raises an `InputError` for a covariance that is not finite or not
+    symmetric.
     """
 
     mean: Array
@@ -55,7 +57,7 @@ class Gaussian:
     shrinkage: float = 0.0
 
     def __post_init__(self) -> None:
-        mean, covariance = np.asarray(self.mean, dtype=float), np.asarray(self.covariance, dtype=float)
+        mean, covariance = np.asarray(self.mean, dtype=float), _checked(self.covariance)
         if mean.ndim != 1 or covariance.shape != (len(mean), len(mean)):
             raise InputError(f"a mean of shape {mean.shape} does not fit a covariance of shape {covariance.shape}")
         object.__setattr__(self, "mean", mean)
@@ -76,7 +78,7 @@ class Gaussian:
         return Gaussian(self.mean[chosen], self.covariance[np.ix_(chosen, chosen)], self.n_samples, self.shrinkage)
 
     def sample(self, n: int, random_state: int = 0) -> Array:
-        """Draw n points, (n, dim); a singular covariance is no obstacle."""
+        """Draw n points, (n, dim); the covariance may be singular."""
         values, vectors = np.linalg.eigh(self.covariance)
         root = vectors * np.sqrt(np.maximum(values, 0))
         drawn = np.random.default_rng(random_state).standard_normal((n, self.dim))
@@ -86,18 +88,32 @@ class Gaussian:
         """Log-density at points (n, dim)."""
         factor = _cholesky(self.covariance)
         z = solve_triangular(factor, (np.asarray(x, dtype=float) - self.mean).T, lower=True)
-        log_det = 2 * np.log(np.diag(factor)).sum()
-        return np.asarray(-0.5 * ((z**2).sum(axis=0) + self.dim * np.log(2 * np.pi) + log_det))
+        return np.asarray(-0.5 * ((z**2).sum(axis=0) + self.dim * np.log(2 * np.pi) + _log_det(factor)))
+
+
+def _checked(covariance: npt.ArrayLike) -> Array:
+    """A covariance as an array; an `InputError` where entries are not finite or it is not symmetric."""
+    S = np.asarray(covariance, dtype=float)
+    if not np.isfinite(S).all():
+        raise InputError(f"{int((~np.isfinite(S)).sum())} entries of the covariance are NaN or infinite")
+    if S.ndim == 2 and S.shape[0] == S.shape[1]:
+        off = float(np.abs(S - S.T).max(initial=0))
+        if off > ASYMMETRY * float(np.abs(S).max(initial=0)):
+            raise InputError(
+                f"a covariance is symmetric; entries of this one differ from their mirror by up to {off:.2g}"
+            )
+    return S
 
 
 def fit_gaussian(samples: npt.ArrayLike, shrinkage: float | None = None) -> Gaussian:
     """Fit mean and covariance to samples (n, dim).
 
-    The covariance is (1 - s) S + s tr(S)/dim I, with S the mean outer product of the centred samples. Without a given
-    s, it is 0 where there are `SAMPLES_PER_DIMENSION` samples to a dimension, and Ledoit and Wolf's choice where there
+    The covariance is (1 - s) S + s tr(S)/dim I, with S the mean outer product of the centred samples. By default s is
+    0 where there are `SAMPLES_PER_DIMENSION` samples per dimension, and Ledoit and Wolf's (2004) choice where there
     are fewer; the result says which.
 
-    Raises an `InputError` for fewer than two samples, NaN, or a shrinkage outside [0, 1].
+    Raises an `InputError` for fewer than two samples, NaN, a shrinkage outside [0, 1], or two samples without a given
+    shrinkage: they show no noise, so none can be estimated.
 
     >>> fit_gaussian(np.random.default_rng(0).normal(size=(500, 3)))
     Gaussian(3 dimensions, 500 samples, shrinkage 0)
@@ -114,54 +130,57 @@ def fit_gaussian(samples: npt.ArrayLike, shrinkage: float | None = None) -> Gaus
     if shrinkage is not None and not 0 <= shrinkage <= 1:
         raise InputError(f"shrinkage lies between 0 and 1, not {shrinkage}")
     n, dim = X.shape
-    mean = X.mean(axis=0)
-    centred = X - mean
+    centred = X - X.mean(axis=0)
     covariance = centred.T @ centred / n
     if shrinkage is None:
-        shrinkage = 0.0 if n >= SAMPLES_PER_DIMENSION * dim else ledoit_wolf(centred, covariance)
+        shrinkage = 0.0 if n >= SAMPLES_PER_DIMENSION * dim else _ledoit_wolf(centred)
     if shrinkage:
         covariance *= 1 - shrinkage
         covariance.flat[:: dim + 1] += shrinkage * (centred**2).sum() / (n * dim)
-    return Gaussian(mean, covariance, n, shrinkage)
+    return Gaussian(X.mean(axis=0), covariance, n, shrinkage)
 
 
-def ledoit_wolf(centred: Array, covariance: Array) -> float:
-    """The shrinkage in [0, 1] that makes the expected squared error of the covariance least (Ledoit and Wolf, 2004).
+def _ledoit_wolf(centred: Array) -> float:
+    from sklearn.covariance import ledoit_wolf_shrinkage  # slow to import, and needed here alone
 
-    s = min(b, d) / d with d = ||S - m I||^2, m = tr(S)/dim, and b = mean_k ||x_k x_k^T - S||^2 / n; written with
-    ||x x^T||^2 = |x|^4, which needs no more than the lengths of the samples.
+    if len(centred) == 2 and centred.shape[1] > 1 and centred.any():  # both have the same outer product: S itself
+        raise InputError(
+            "two samples show no noise to estimate a shrinkage from; give one (shrinkage=), or more samples"
+        )
+    return float(np.clip(ledoit_wolf_shrinkage(centred, assume_centered=True), 0.0, 1.0))
+
+
+def _cholesky(covariance: npt.ArrayLike) -> Array:
+    """Lower factor; an `InputError` with the rank where there is none.
+
+    Decided on the correlations, so that units do not matter: diag(1e-12, 1e6) is not singular.
     """
-    n, dim = centred.shape
-    energy = (covariance**2).sum()
-    spread = energy - np.trace(covariance) ** 2 / dim
-    noise = (((centred**2).sum(axis=1) ** 2).mean() - energy) / n
-    return float(min(noise, spread) / spread) if spread > 0 else 0.0
-
-
-def _cholesky(covariance: Array) -> Array:
-    """Lower factor; an `InputError` with the rank where there is none."""
-    dim = len(covariance)
+    S = _checked(covariance)
+    dim = len(S)
+    scale = np.sqrt(np.maximum(np.diag(S), 0.0))
+    scale[scale == 0] = 1.0
+    correlation = S / np.outer(scale, scale)
     try:
-        factor = np.linalg.cholesky(covariance)
-        smallest, largest = float((np.diag(factor) ** 2).min(initial=np.inf)), float(np.diag(covariance).max(initial=0))
-        if smallest > dim * np.finfo(float).eps * largest:
-            return factor
+        factor = np.linalg.cholesky(correlation)
+        if float((np.diag(factor) ** 2).min(initial=np.inf)) > dim * EPS:
+            return np.asarray(scale[:, None] * factor)
     except np.linalg.LinAlgError:
         pass
-    values = np.linalg.eigvalsh(covariance)
-    rank = int((values > dim * np.finfo(float).eps * max(float(values.max()), 0.0)).sum())
+    values = np.linalg.eigvalsh(correlation)
+    rank = int((values > dim * EPS * max(float(values.max()), 0.0)).sum())
     raise InputError(
         f"the covariance is singular: rank {rank} in {dim} dimensions, so it has no density and no entropy; fit it "
         f"with shrinkage, or in a subspace of at most {rank} dimensions (principal_subspace)"
     )
 
 
-def log_determinant(covariance: npt.ArrayLike) -> float:
-    """Logarithm of the determinant of a covariance, by its Cholesky factor.
+def _log_det(factor: Array) -> float:
+    return float(2 * np.log(np.diag(factor)).sum())
 
-    Raises an `InputError` that names the rank when S is singular or not positive definite.
-    """
-    return float(2 * np.log(np.diag(_cholesky(np.asarray(covariance, dtype=float)))).sum())
+
+def log_determinant(covariance: npt.ArrayLike) -> float:
+    """Logarithm of the determinant of a covariance; an `InputError` that names the rank where it is not positive definite."""
+    return _log_det(_cholesky(covariance))
 
 
 def entropy(p: Gaussian) -> float:
@@ -181,15 +200,9 @@ def cross_entropy(p: Gaussian, q: Gaussian) -> float:
     if p.dim != q.dim:
         raise InputError(f"Gaussians of {p.dim} and {q.dim} dimensions cannot be compared")
     factor = _cholesky(q.covariance)
-    trace = np.trace(_solve(factor, p.covariance))
+    trace = np.trace(cho_solve((factor, True), p.covariance))
     distance = (solve_triangular(factor, p.mean - q.mean, lower=True) ** 2).sum()
-    log_det = 2 * np.log(np.diag(factor)).sum()
-    return float(0.5 * (p.dim * np.log(2 * np.pi) + log_det + trace + distance))
-
-
-def _solve(factor: Array, b: Array) -> Array:
-    half = solve_triangular(factor, b, lower=True)
-    return np.asarray(solve_triangular(factor, half, lower=True, trans="T"))
+    return float(0.5 * (p.dim * np.log(2 * np.pi) + _log_det(factor) + trace + distance))
 
 
 def kl_divergence(p: Gaussian, q: Gaussian) -> float:
@@ -223,18 +236,17 @@ def mutual_information(joint: Gaussian, n_first: int) -> float:
     0.2231
     """
     if not 0 < n_first < joint.dim:
-        raise InputError(f"a joint of {joint.dim} dimensions is cut between 1 and {joint.dim - 1}, not at {n_first}")
+        raise InputError(f"a joint of {joint.dim} dimensions is split between 1 and {joint.dim - 1}, not at {n_first}")
     S = joint.covariance
-    whole = log_determinant(S)
     parts = log_determinant(S[:n_first, :n_first]) + log_determinant(S[n_first:, n_first:])
-    return 0.5 * (parts - whole)
+    return 0.5 * (parts - log_determinant(S))
 
 
 def linear_map(p: Gaussian, L: npt.ArrayLike, offset: npt.ArrayLike = 0.0) -> Gaussian:
     """The Gaussian of L x + offset: mean L mu + offset, covariance L S L^T.
 
-    For an invertible L, H grows by log|det L| and divergences stay; a map that loses rank lowers them, and the mutual
-    information too, although it is linear.
+    For an invertible L, H grows by log|det L| and divergences stay the same; a map that loses rank lowers them and
+    the mutual information, although it is linear.
     """
     matrix = np.asarray(L, dtype=float)
     if matrix.ndim != 2 or matrix.shape[1] != p.dim:
@@ -246,7 +258,7 @@ def linear_map(p: Gaussian, L: npt.ArrayLike, offset: npt.ArrayLike = 0.0) -> Ga
 
 @dataclass(frozen=True, eq=False)
 class Subspace:
-    """The principal directions of some samples: rows of `basis` (n_component, dim), and the share of variance kept."""
+    """The principal components of some samples: rows of `basis` (n_component, dim), and the share of variance `kept`."""
 
     mean: Array
     basis: Array
@@ -263,18 +275,14 @@ class Subspace:
 
 
 def principal_subspace(samples: npt.ArrayLike, n_components: int = 32) -> Subspace:
-    """The leading principal components of samples (n, dim), at most as many as the samples span.
-
-    Raises an `InputError` for samples that are all equal.
-    """
+    """The leading principal components of samples (n, dim), at most as many as they span; an `InputError` if all are equal."""
     X = np.asarray(samples, dtype=float)
     if X.ndim != 2 or len(X) < 2 or n_components < 1:
         raise InputError(f"samples of shape {X.shape} have no {n_components} principal components")
     mean = X.mean(axis=0)
     centred = X - mean
-    values, vectors = np.linalg.eigh(centred.T @ centred / len(X))
-    values, vectors = values[::-1], vectors[:, ::-1]
-    rank = int((values > len(values) * np.finfo(float).eps * max(float(values[0]), 0.0)).sum())
+    values, vectors = (a[..., ::-1] for a in np.linalg.eigh(centred.T @ centred / len(X)))
+    rank = int((values > len(values) * EPS * max(float(values[0]), 0.0)).sum())
     if not rank:
         raise InputError(f"the {len(X)} samples are all equal: they span no subspace")
     k = min(n_components, rank, len(X) - 1)

@@ -1,4 +1,4 @@
-"""What attention does to Gaussians of tokens: the propagated joint, and how far tokens mix with depth."""
+"""What attention does to Gaussians of tokens: the propagated joint, and how much tokens mix with depth."""
 
 from __future__ import annotations
 
@@ -7,12 +7,11 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
-from scipy.linalg import svdvals
 from scipy.special import softmax
 
 from headscape.errors import InputError
 from headscape.statistics.gaussian import Gaussian, entropy, linear_map, mutual_information
-from headscape.statistics.spectra import energy_rank as values_for
+from headscape.statistics.spectra import energy_rank
 
 __all__ = [
     "Spread",
@@ -34,8 +33,8 @@ Array = npt.NDArray[Any]
 def propagate(joint: Gaussian, A: npt.ArrayLike, Wv: npt.ArrayLike) -> Gaussian:
     """The joint Gaussian of tokens after attention with fixed weights: (A kron Wv) applied to that before.
 
-    The joint has n tokens of d dimensions in a row; A is (m, n), Wv (d_out, d), the result m tokens of d_out
-    dimensions. Real attention depends on the tokens: then this is off, and what is measured belongs beside it.
+    The joint is of n consecutive tokens of d dimensions; A is (m, n), Wv (d_out, d), the result m tokens of d_out
+    dimensions. Real attention depends on the tokens, so this is off: always report the measured covariance with it.
 
     >>> both = Gaussian([0, 2], np.eye(2))  # two tokens of one dimension
     >>> propagate(both, [[0.5, 0.5]], [[1.0]]).mean
@@ -78,9 +77,6 @@ def relative_difference(found: npt.ArrayLike, wanted: npt.ArrayLike) -> float:
     return off / size if size else (0.0 if not off else float("inf"))
 
 
-# --- do tokens become one? -----------------------------------------------------------------------------------------
-
-
 class Weights(NamedTuple):
     """The maps of one layer of pure attention; queries and keys (d_h, d), values (d, d)."""
 
@@ -100,14 +96,14 @@ def attention_step(X: npt.ArrayLike, weights: Weights, *, skip: float = 0.0, cau
 
 
 class Spread(NamedTuple):
-    """How different tokens are: `residual` is ||X - mean|| / ||X||, `cosine` the mean over pairs of tokens."""
+    """How different tokens are: `residual` is ||X - mean|| / ||X||, `cosine` the mean cosine over pairs of tokens."""
 
     residual: float
     cosine: float
 
 
 def token_spread(X: npt.ArrayLike) -> Spread:
-    """How different the tokens X (n, d) are; residual 0 and cosine 1 when all are one.
+    """How different the tokens X (n, d) are; residual 0 and cosine 1 when all are equal.
 
     >>> token_spread([[1, 0], [1, 0]]), token_spread([[1, 0], [-1, 0]])
     (Spread(residual=0.0, cosine=1.0), Spread(residual=1.0, cosine=-1.0))
@@ -125,8 +121,8 @@ def token_spread(X: npt.ArrayLike) -> Spread:
 def spread_by_depth(X: npt.ArrayLike, layers: Sequence[Weights], **options: Any) -> list[Spread]:
     """Spread of the tokens before the first layer and after every layer of pure attention.
 
-    Tokens are scaled as a whole to their first size after every layer, or they would grow or vanish. Hypothesis 7.2.3
-    of the thesis (all tokens become one) holds for random weights and fails for Wq = Wk = Wv = 2I: see the tests.
+    Tokens are rescaled as a whole after every layer, or they would grow or vanish. Hypothesis 7.2.3 of the thesis (all
+    tokens converge) holds for random weights and fails for Wq = Wk = Wv = 2I: see the tests.
     """
     X = np.asarray(X, dtype=float)
     size = np.linalg.norm(X)
@@ -140,12 +136,11 @@ def spread_by_depth(X: npt.ArrayLike, layers: Sequence[Weights], **options: Any)
 
 
 def position_share(tokens: npt.ArrayLike) -> float:
-    """Share of the variance of tokens (n_input, n_position, d) that their position explains, noise taken off.
+    """Share of the variance of tokens (n_input, n_position, d) that their position explains, corrected for noise.
 
-    Position i has its own distribution over inputs; this is how far their means lie apart. With S_b the variance of
-    the position means and S_w that within a position, (S_b - S_w / (n_input - 1)) / (S_b + S_w), at least 0: the
-    positions of a text share one distribution from the start, so that convergence of distributions says little of the
-    tokens.
+    With S_b the variance of the position means and S_w that within a position, (S_b - S_w / (n_input - 1)) /
+    (S_b + S_w), at least 0. The positions of a text share one distribution from the start, so convergence of
+    distributions says little about the tokens.
     """
     T = np.asarray(tokens, dtype=float)
     if T.ndim != 3 or len(T) < 2:
@@ -157,12 +152,3 @@ def position_share(tokens: npt.ArrayLike) -> float:
     within = float(((T - means) ** 2).sum() / (len(T) * len(means)))
     whole = between + within
     return max(0.0, (between - within / (len(T) - 1)) / whole) if whole else 0.0
-
-
-def energy_rank(P: npt.ArrayLike, share: float = 0.9) -> int:
-    """Number of singular values that hold a share of the energy sum s^2 of a matrix.
-
-    >>> energy_rank(np.eye(10)), energy_rank(np.full((10, 10), 0.1))
-    (9, 1)
-    """
-    return values_for(svdvals(np.asarray(P, dtype=float)), share)

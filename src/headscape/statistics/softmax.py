@@ -40,9 +40,7 @@ class MeanVariance(NamedTuple):
 
 
 def lognormal_moments(mean: float, variance: float) -> MeanVariance:
-    """Mean and variance of exp X for X normal: e^{mu + s^2/2} and (e^{s^2} - 1) e^{2 mu + s^2}.
-
-    The thesis prints e^{(mu + s^2)/2} for the mean.
+    """Mean and variance of exp X for X normal: e^{mu + s^2/2} (the thesis: e^{(mu + s^2)/2}) and (e^{s^2} - 1) e^{2 mu + s^2}.
 
     >>> lognormal_moments(0.0, 0.0)
     MeanVariance(mean=1.0, variance=0.0)
@@ -58,7 +56,7 @@ def ratio_moments(
 ) -> MeanVariance:
     """Mean and variance of p_i / p_j = exp(x_i - x_j), two probabilities of a softmax over normal scores.
 
-    The difference is normal with variance s_i^2 + s_j^2 - 2 s_ij: softmax' own sum drops out of the ratio.
+    The difference is normal with variance s_i^2 + s_j^2 - 2 s_ij; the sum in the denominator of softmax cancels.
     """
     return lognormal_moments(mean_i - mean_j, variance_i + variance_j - 2 * covariance)
 
@@ -93,13 +91,19 @@ def softmax_entropy(scores: npt.ArrayLike) -> Array:
 
 
 def entropy_of_sphere(n: int, radius: npt.ArrayLike) -> Array:
-    """Mean entropy of softmax of a random vector of small length l: log n - l^2/(2n)."""
-    return np.asarray(np.log(n) - np.asarray(radius, dtype=float) ** 2 / (2 * n))
+    """Mean entropy of softmax of a random vector of length l: log n - l^2/(2n), and 0 from l^2 = 2 n log n on.
+
+    That is the random energy model (Derrida, 1981): beyond that length a few entries take all the weight.
+
+    >>> entropy_of_sphere(100, [0.0, 100.0]).round(3)
+    array([4.605, 0.   ])
+    """
+    return np.asarray(np.maximum(np.log(n) - np.asarray(radius, dtype=float) ** 2 / (2 * n), 0.0))
 
 
 @dataclass(frozen=True, eq=False)
 class RadiusEntropy:
-    """Mean entropy of softmax by radius, (n_radius,): measured, its standard error, and log n - l^2/(2n) beside it."""
+    """Mean entropy of softmax by radius, (n_radius,): measured, its standard error, and what `entropy_of_sphere` says."""
 
     n: int
     radii: Array
@@ -117,7 +121,7 @@ def entropy_by_radius(n: int, radii: Sequence[float], draws: int = 1000, random_
 
 
 def slerp(v: npt.ArrayLike, w: npt.ArrayLike, t: float) -> Array:
-    """Walk on the sphere from v (t = 0) to w (t = 1) along the last axis; both of one length.
+    """Interpolate on the sphere from v (t = 0) to w (t = 1) along the last axis; both of the same length.
 
     [sin((1-t) a) v + sin(t a) w] / sin a, a the angle between them.
 
@@ -127,7 +131,7 @@ def slerp(v: npt.ArrayLike, w: npt.ArrayLike, t: float) -> Array:
     v, w = np.asarray(v, dtype=float), np.asarray(w, dtype=float)
     norms = np.linalg.norm(v, axis=-1), np.linalg.norm(w, axis=-1)
     if not np.allclose(*norms):
-        raise InputError("both ends of a walk on a sphere must have one length")
+        raise InputError("both ends of a path on a sphere must have the same length")
     cosine = (v * w).sum(axis=-1) / (norms[0] * norms[1])
     angle = np.arccos(np.clip(cosine, -1, 1))
     sine = np.sin(angle)
@@ -139,11 +143,11 @@ def slerp(v: npt.ArrayLike, w: npt.ArrayLike, t: float) -> Array:
 
 @dataclass(frozen=True, eq=False)
 class Slerp:
-    """KL(softmax(w) || softmax(v(t))) along the walk from v to w, mean over orthogonal pairs; arrays (n_step,).
+    """KL(softmax(w) || softmax(v(t))) along the path from v to w, mean over orthogonal pairs; arrays (n_step,).
 
-    `predicted` is (l^2/n)(1 - cos((1-t) pi/2)), the thesis' conjecture with its constants. `relative_error` is the
-    largest distance of one pair's curve from it over the height of that curve, mean over pairs; `spread` the standard
-    deviation of the curves.
+    `predicted` is (l^2/n)(1 - cos((1-t) pi/2)), the thesis' conjecture with its constants; not a theorem, since the
+    softmax weights move with t. `relative_error` is the largest distance of a pair's curve from it, over the height of
+    the higher of the two, mean over pairs: between 0 and 1. `spread` is the standard deviation of the curves.
     """
 
     n: int
@@ -158,16 +162,14 @@ class Slerp:
     @property
     def mean_error(self) -> float:
         """The same of the mean curve, where the errors of single pairs cancel."""
-        return float(np.abs(self.measured - self.predicted).max() / self.measured.max())
+        height = max(self.measured.max(), self.predicted.max())
+        return float(np.abs(self.measured - self.predicted).max() / height)
 
 
 def slerp_experiment(n: int, radius: float, pairs: int = 1000, steps: int = 21, random_state: int = 0) -> Slerp:
-    """Interpolate between orthogonal vectors on a sphere and measure the divergence of their softmax (figure 5.1).
-
-    The conjecture is not a theorem: the softmax weights move with t. The result carries how far off it is.
-    """
-    if pairs < 2 or steps < 2:
-        raise InputError(f"the experiment needs at least two pairs and steps, not {pairs} and {steps}")
+    """Interpolate between orthogonal vectors on a sphere and measure the divergence of their softmax (figure 5.1)."""
+    if pairs < 2 or steps < 2 or not radius > 0:
+        raise InputError(f"it takes two pairs, two steps and a radius above 0, not {pairs}, {steps} and {radius}")
     v, w = on_sphere(n, 2 * pairs, 1.0, random_state).reshape(2, pairs, n)
     w = w - (v * w).sum(axis=1, keepdims=True) * v
     w = w / np.linalg.norm(w, axis=1, keepdims=True)
@@ -177,7 +179,8 @@ def slerp_experiment(n: int, radius: float, pairs: int = 1000, steps: int = 21, 
         [(np.exp(target) * (target - log_softmax(radius * slerp(v, w, s), axis=1))).sum(axis=1) for s in t]
     )
     predicted = radius**2 / n * (1 - np.cos((1 - t) * np.pi / 2))
-    off = np.abs(divergence - predicted[:, None]).max(axis=0) / divergence.max(axis=0)
+    height = np.maximum(divergence.max(axis=0), predicted[0])  # a pair of like one-hot vectors has a flat curve
+    off = np.abs(divergence - predicted[:, None]).max(axis=0) / height
     curves = divergence.mean(axis=1), divergence.std(axis=1, ddof=1)
     return Slerp(n, radius, pairs, t, *curves, predicted, float(off.mean()))
 

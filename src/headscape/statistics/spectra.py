@@ -24,7 +24,6 @@ from headscape.errors import InputError
 from headscape.tensor import check_finite
 
 __all__ = [
-    "COLUMNS",
     "MarchenkoPastur",
     "describe_spectrum",
     "energy_rank",
@@ -39,10 +38,10 @@ FloatArray = npt.NDArray[np.float64]
 Method = Literal["auto", "svd", "gram"]
 
 GRAM_FROM = 128
-"""Smaller side from which on the Gram matrix is used. It is faster below too, but there a millisecond is all there is
-to gain, and the other way has no error; see `benchmarks/spectra.py`."""
+"""Smaller side from which the Gram matrix is used. Below, it saves a millisecond at best, and svd has no error; see
+`benchmarks/spectra.py`."""
 GRAM_BLOCK = 1024
-"""Rows turned to float64 at a time."""
+"""Rows converted to float64 at a time."""
 TRACY_WIDOM = 2.02
 """99 % quantile of the Tracy-Widom law: how far, in units of its width, the largest value of noise may lie outside."""
 FEW = 0.1
@@ -56,21 +55,18 @@ def singular_values(matrix: npt.ArrayLike, method: Method = "auto") -> FloatArra
     ----------
     method
         "svd" asks LAPACK for the values alone. "gram" takes the roots of the eigenvalues of the smaller of W W^T and
-        W^T W, in float64 and summed over blocks of rows: several times faster on large matrices and without a copy of
-        them. Its error, up to 1e-8 of the largest value, is below the rounding of float32 weights. "auto" takes it
+        W^T W, in float64 and summed over blocks of rows: several times faster on large matrices, without a copy of
+        them. Its error, up to 1e-8 of the largest value, is below the rounding of float32 weights. "auto" uses it
         where the smaller side is at least 128.
 
-    Raises
-    ------
-    InputError
-        If it is not a matrix, is empty, or has an entry that is not finite.
+    Raises an `InputError` for what is not a matrix, is empty, or has an entry that is not finite.
 
     >>> singular_values([[3.0, 0.0], [0.0, -4.0], [0.0, 0.0]])
     array([4., 3.])
     """
     W = np.asarray(matrix)
     if W.ndim != 2 or 0 in W.shape:
-        raise InputError(f"singular values are of a matrix with rows and columns, this array has shape {W.shape}")
+        raise InputError(f"a matrix has rows and columns, this array has shape {W.shape}")
     if method not in ("auto", "svd", "gram"):
         raise InputError(f"method is auto, svd or gram, not {method!r}")
     check_finite(W, ("row", "column"))
@@ -111,23 +107,20 @@ def participation_ratio(values: npt.ArrayLike) -> float:
 
 
 def random_participation(m: int, n: int) -> float:
-    r"""The participation ratio of an m x n matrix of noise: :math:`mn / (m + n + 1)`.
-
-    It is the ratio of the expectations of :math:`(\sum \sigma^2)^2` and :math:`\sum \sigma^4 = \mathrm{tr}(WW^T)^2` for
-    Gaussian entries, to leading order.
-    """
+    r"""The participation ratio of an m x n matrix of noise, :math:`mn / (m + n + 1)` to leading order."""
     return m * n / (m + n + 1)
 
 
-def energy_rank(values: npt.ArrayLike, share: float = 0.9) -> int:
-    """How many singular values, the largest first, hold a share of the energy.
+def energy_rank(spectrum: npt.ArrayLike, share: float = 0.9) -> int:
+    """How many singular values, largest first, hold a share of the energy: of a spectrum (n,) or of a matrix (m, n).
 
-    >>> energy_rank([3.0, 1.0, 1.0])
-    2
+    >>> energy_rank([3.0, 1.0, 1.0]), energy_rank(np.eye(10)), energy_rank(np.full((10, 10), 0.1))
+    (2, 9, 1)
     """
     if not 0 < share <= 1:
         raise InputError(f"a share of energy lies above 0 and up to 1, not at {share}")
-    kept = np.cumsum(np.sort(_squares(values))[::-1])
+    values = np.asarray(spectrum, dtype=np.float64)
+    kept = np.cumsum(np.sort(_squares(svdvals(values) if values.ndim == 2 else values))[::-1])
     if not kept[-1] > 0:
         return 0
     return int(np.searchsorted(kept, share * kept[-1] * (1 - 1e-12)) + 1)
@@ -167,10 +160,10 @@ class MarchenkoPastur:
 
     @property
     def bounds(self) -> tuple[float, float]:
-        r"""The edges, moved out by what a matrix of this size may exceed them by: 99 % of noise matrices stay within.
+        r"""The edges, moved out by as much as a noise matrix of this size may exceed them: 99 % stay within.
 
-        The largest value fluctuates by :math:`s^2(\sqrt n+\sqrt m)(1/\sqrt n+1/\sqrt m)^{1/3}`, the smallest of a
-        matrix that is not square by the same with minus signs.
+        The largest value fluctuates by :math:`s^2(\sqrt n+\sqrt m)(1/\sqrt n+1/\sqrt m)^{1/3}`, the smallest by the
+        same with minus signs; a square matrix has no lower bound.
         """
         a, b = sorted((np.sqrt(self.m), np.sqrt(self.n)))
         low, high = self.edges
@@ -185,6 +178,8 @@ class MarchenkoPastur:
 
         with :math:`\gamma` the ratio of the sides and :math:`a, b = (1 \mp \sqrt\gamma)^2`.
         """
+        if self.variance == 0:  # all of it at 0
+            return np.where(np.asarray(x, dtype=np.float64) == 0, np.inf, 0.0)
         y, a, b = self._scaled(x)
         inside = (y > a) & (y < b)
         y = np.where(inside, y, 1.0)
@@ -193,6 +188,8 @@ class MarchenkoPastur:
 
     def cdf(self, x: npt.ArrayLike) -> FloatArray:
         """Share of squared singular values up to x; the integral of `density` in closed form."""
+        if self.variance == 0:
+            return (np.asarray(x, dtype=np.float64) >= 0).astype(float)
         y, a, b = self._scaled(x)
         inside = (y > a) & (y < b)
         z = np.where(inside, y, (a + b) / 2)
@@ -215,7 +212,7 @@ class MarchenkoPastur:
 
     @cached_property
     def expected(self) -> FloatArray:
-        """What a noise matrix of this size would have: singular values at the ranks' quantiles, largest first."""
+        """Singular values of noise of this size, by rank: the quantiles of the law, largest first."""
         p = min(self.m, self.n)
         if self.variance == 0:
             return np.zeros(p)
@@ -228,6 +225,8 @@ class MarchenkoPastur:
     def distance(self, values: npt.ArrayLike) -> float:
         """Largest difference of the distribution of squared singular values from the law (Kolmogorov)."""
         squares = np.sort(_squares(values))
+        if self.variance == 0:
+            return float((squares > 0).mean())
         steps = np.arange(len(squares) + 1) / len(squares)
         law = self.cdf(squares)
         return float(max(np.abs(law - steps[1:]).max(), np.abs(law - steps[:-1]).max()))
@@ -240,23 +239,15 @@ class MarchenkoPastur:
 
     def _scaled(self, x: npt.ArrayLike) -> tuple[FloatArray, float, float]:
         root = np.sqrt(self.ratio)
-        unit = self.unit if self.unit > 0 else 1.0
-        return np.asarray(x, dtype=np.float64) / unit, float((1 - root) ** 2), float((1 + root) ** 2)
+        return np.asarray(x, dtype=np.float64) / self.unit, float((1 - root) ** 2), float((1 + root) ** 2)
 
 
 def fit_marchenko_pastur(values: npt.ArrayLike, shape: tuple[int, int]) -> MarchenkoPastur:
-    """The law whose median is that of the squared singular values: a few large outliers hardly move it.
+    """The law whose median is that of the squared singular values, all min(m, n) of them.
 
-    Outliers the first fit finds are taken out and the law, of as many fewer rows and columns, is fitted again, as long
-    as they are at most a tenth of the values: a matrix with more is not noise with a few spikes, and the plain median
-    stands.
-
-    Parameters
-    ----------
-    values
-        All min(m, n) singular values.
-    shape
-        (m, n) of the matrix.
+    A few large outliers hardly move it. Those the first fit finds are removed and the law, of as many fewer rows and
+    columns, is fitted again, as long as they are at most a tenth of the values: a matrix with more is not noise with a
+    few spikes, and the first fit stands.
     """
     squares = np.sort(_squares(values))
     m, n = shape
@@ -280,21 +271,14 @@ def _median_variance(squares: FloatArray, m: int, n: int) -> float:
     return float(np.median(squares)) / MarchenkoPastur(m, n, 1.0).quantile(0.5)
 
 
-COLUMNS = (
-    *("rows", "columns", "variance", "energy", "largest", "stable_rank", "participation", "evenness", "rank90"),
-    *("largest_over_law", "above_own", "below_own", "fit_variance", "above", "below", "distance"),
-)
-"""What `describe_spectrum` says of a matrix."""
-
-
 def describe_spectrum(values: npt.ArrayLike, shape: tuple[int, int]) -> dict[str, Any]:
     """The numbers of one spectrum.
 
-    variance is the mean square of the entries; energy the sum of squares over what Xavier's initialisation (variance
-    2/(m + n)) has; evenness the participation ratio over that of noise: 1 for noise, lower when fewer directions carry
-    the matrix; rank90 how many values hold 90 % of the energy. largest_over_law compares the largest value with the
-    edge for the matrix's own variance; above_own and below_own count what lies outside for that variance, above and
-    below for the fitted one; distance is that from the fitted law.
+    variance is the mean square of the entries; energy the sum of squares over that of Xavier's initialization (variance
+    2/(m + n)); evenness the participation ratio over that of noise: 1 for noise, lower when fewer directions carry the
+    matrix; rank90 the number of values that hold 90 % of the energy. largest_over_law compares the largest value with
+    the edge for the matrix's own variance; above_own and below_own count the values above and below the bounds for that
+    variance, above and below those for the fitted one; distance is that from the fitted law.
     """
     s = np.asarray(values, dtype=np.float64)
     m, n = shape

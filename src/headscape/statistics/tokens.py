@@ -1,4 +1,4 @@
-"""Gaussians of tokens: of several in a row, of two at a distance, and of what comes next."""
+"""Gaussians of tokens: of several consecutive ones, of two at a distance, and of the next token."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ Array = npt.NDArray[Any]
 
 
 class Window(NamedTuple):
-    """The joint Gaussian of tokens in a row, token by token, each in the coordinates of one subspace."""
+    """The joint Gaussian of consecutive tokens, token by token, each in the coordinates of one subspace."""
 
     gaussian: Gaussian
     subspace: Subspace
@@ -41,15 +41,14 @@ class Window(NamedTuple):
 def window_gaussian(
     sequences: Sequence[npt.ArrayLike], width: int, n_components: int = 32, shrinkage: float | None = None
 ) -> Window:
-    """The joint Gaussian of `width` tokens in a row, from all windows of all sequences (n_token, dim).
+    """The joint Gaussian of `width` consecutive tokens, from all windows of all sequences (n_token, dim).
 
-    Each token is first projected on the principal components of all tokens: of n tokens of dimension d the joint
-    covariance would be (n d, n d), and no text is long enough to fit it. `subspace.kept` says how much of the variance
-    is left.
+    Each token is first projected on the principal components of all tokens: the joint covariance of n tokens of
+    dimension d is (n d, n d), and no text is long enough to fit it. `subspace.kept` is the share of variance kept.
     """
     tokens = [np.asarray(s, dtype=float) for s in sequences]
     if width < 1 or not any(len(s) >= width for s in tokens):
-        raise InputError(f"no sequence has {width} tokens in a row; the longest has {max(map(len, tokens), default=0)}")
+        raise InputError(f"no sequence has {width} tokens; the longest has {max(map(len, tokens), default=0)}")
     subspace = principal_subspace(np.concatenate(tokens), n_components)
     rows = [
         np.lib.stride_tricks.sliding_window_view(subspace.project(s), width, axis=0)
@@ -65,9 +64,8 @@ def window_gaussian(
 class DistanceInformation:
     """Mutual information of two tokens by their distance: arrays (n_distance,), in nats.
 
-    `null` is what the same number of pairs shows when the partners are shuffled: samples are finite, so it is not 0.
-    `error` is the standard error of information less null over sequences left out in turn, NaN for a single one.
-    `shrinkage` says what the fits took.
+    `null` is that of as many pairs with shuffled partners, which is not 0 for a finite sample. `error` is the standard
+    error of information minus null by the jackknife over sequences, NaN for a single one.
     """
 
     distances: npt.NDArray[np.int64]
@@ -90,10 +88,7 @@ def information_by_distance(
     random_state: int = 0,
     n_shuffles: int = 5,
 ) -> DistanceInformation:
-    """I(x_i; x_{i+r}) of Gaussians fitted to all pairs of tokens at distance r, in a principal subspace.
-
-    Raises an `InputError` when no sequence is longer than the largest distance.
-    """
+    """I(x_i; x_{i+r}) of Gaussians fitted to all pairs of tokens at distance r, in a principal subspace."""
     tokens = [np.asarray(s, dtype=float) for s in sequences]
     longest = max(map(len, tokens), default=0)
     if not distances or min(distances) < 1 or max(distances) >= longest - 1:
@@ -117,7 +112,7 @@ def information_by_distance(
 
 
 class PairInformation(NamedTuple):
-    """Mutual information of pairs, what it is after shuffling the partners, both in nats; and the shrinkage."""
+    """Mutual information of pairs, and after shuffling the partners, both in nats; and the shrinkage."""
 
     information: float
     null: float
@@ -127,7 +122,7 @@ class PairInformation(NamedTuple):
 def pair_information(x: npt.ArrayLike, y: npt.ArrayLike, random_state: int = 0, n_shuffles: int = 5) -> PairInformation:
     """I(x; y) of the Gaussian fitted to pairs x (n, k) and y (n, m), beside its mean over shuffled partners.
 
-    Samples are finite, so shuffled pairs show some information too, about k m / 2n: only what is above it counts.
+    In a finite sample shuffled pairs show some information too, about k m / 2n: only what exceeds it counts.
     """
     x, y = np.asarray(x, dtype=float), np.asarray(y, dtype=float)
     fitted = fit_gaussian(np.hstack([x, y]))
@@ -142,14 +137,14 @@ def pair_information(x: npt.ArrayLike, y: npt.ArrayLike, random_state: int = 0, 
 
 
 def _jackknife(values: Sequence[float]) -> float:
-    """Standard error of an estimate from its values with one part left out at a time."""
+    """Standard error of an estimate, from its values with one part left out at a time."""
     n = len(values)
     return float(np.sqrt((n - 1) * np.var(values))) if n > 1 else float("nan")
 
 
 @dataclass(frozen=True, eq=False)
 class TokenMixture:
-    """What comes next, as a cloud of embeddings: `mean` (dim,) and the root of the covariance, `factor` (dim, k)."""
+    """The next token as a distribution of embeddings: `mean` (dim,) and a root of the covariance, `factor` (dim, k)."""
 
     mean: Array
     factor: Array
@@ -161,16 +156,16 @@ class TokenMixture:
 
     @property
     def spectrum(self) -> Array:
-        """Its k largest eigenvalues, descending, from the k x k Gram matrix; the last is 0, the rank at most k - 1."""
+        """Its k largest eigenvalues, descending, from the k x k Gram matrix; the rank is at most k - 1."""
         values: Array = np.linalg.eigvalsh(self.factor.T @ self.factor)[::-1]
         return np.maximum(values, 0.0)
 
 
 def next_token_mixture(vectors: npt.ArrayLike, weights: npt.ArrayLike) -> TokenMixture:
-    """Mean and covariance of k embeddings v_i (k, dim) that come next with probabilities lambda_i (k,).
+    """Mean and covariance of the next token's embedding: v_i (k, dim) with probabilities lambda_i (k,).
 
-    Weights are scaled to sum to 1. The covariance is sum lambda_i v_i v_i^T - mu mu^T; the thesis weighs by lambda_i^2
-    and does not centre.
+    Weights are scaled to sum to 1. The covariance is sum lambda_i v_i v_i^T - mu mu^T; the thesis weights by
+    lambda_i^2 and does not centre.
 
     >>> next_token_mixture([[0, 0], [2, 0]], [0.5, 0.5]).covariance
     array([[1., 0.],

@@ -7,15 +7,14 @@ from typer.testing import CliRunner
 
 import headscape as hs
 from headscape.attention.weights import parts_of, put, read
-from headscape.cli import spectra as command
-from headscape.cli.shared import app
+from headscape.cli import app
+from headscape.intervals import mean_interval
 from headscape.report.drawing import draw
 from headscape.report.gather import gather
 from headscape.report.pictures import picture
 from headscape.runs import Run
 from headscape.statistics.edits import flatten, truncate
-from headscape.statistics.spectra import describe_spectrum, singular_values
-from headscape.studies.spectra.result import SpectraResult
+from headscape.statistics.spectra import MarchenkoPastur, describe_spectrum, singular_values
 from headscape.studies.spectra.study import spectra
 from zoo import make
 
@@ -42,6 +41,10 @@ def done(tmp_path_factory):
     model = llama()
     run = Run.create(tmp_path_factory.mktemp("spectra") / "run", config={"kind": "weights"}, model={}, inputs={})
     return model, run, spectra(model, run, control=llama(1), rotations=199)
+
+
+def verdicts(result):
+    return {finding.claim: finding.verdict for finding in result.findings() if finding.claim}
 
 
 def test_every_matrix_and_head_is_there(done):
@@ -78,11 +81,11 @@ def test_grouped_heads_use_the_key_of_their_group(done):
 
 def test_untrained_weights_look_random(done):
     _, _, result = done
-    holds = {finding.figure: finding.holds for finding in result.findings()}
-    assert holds["alignment"] is True  # like random matrices
-    assert holds["evenness"] is False  # queries and keys are no sparser than values
+    assert not any(finding.holds for finding in result.findings())  # no tick for what nobody learnt
+    assert verdicts(result)["spectra.alignment"] == "does not hold"
     assert (result.matrices["evenness"] - 1).abs().max() < 0.05
-    assert max(result.share_outside(kind) for kind in result.kinds) < 0.01
+    assert max(result.share_outside(kind, "above") for kind in result.kinds) < 0.01
+    assert np.nanmax([result.share_outside(kind, "below") for kind in result.kinds]) < 0.01
     assert (result.heads["symmetric"] - 0.5).abs().max() < 0.05
 
 
@@ -107,23 +110,51 @@ def test_planted_truths_are_found():
     model, changed = planted()
     with put(model, changed):
         result = spectra(model, None, rotations=199)
-    holds = {finding.figure: finding.holds for finding in result.findings()}
-    assert holds["evenness"] is True and holds["alignment"] is False
-    assert holds["energy"] is True  # truncation takes energy from queries and keys
+    assert verdicts(result) == dict.fromkeys(("spectra.sparser", "spectra.energy", "spectra.alignment"), "holds")
     first = result.heads[result.heads["head"] % 2 == 0]
     assert (first["z"] > 10).all() and (first["p"] == 1 / 200).all() and (first["symmetric"] > 0.999).all()
     assert (result.heads["score_rank"] < 6.01).all()
-    sparser = result.difference("q", "v", "evenness")
-    assert sparser.high < -0.3
-    assert "at initialisation" not in " ".join(f.text for f in result.findings())  # no control was given
+    assert mean_interval(result.difference("q", "v", "evenness")).high < -0.3
+    assert "at initialization" not in " ".join(f.text for f in result.findings())  # no control was given
 
 
-def test_a_result_is_kept_and_a_killed_study_goes_on(done):
+def test_what_was_there_before_training_is_not_credited_to_it(tmp_path):
+    """A network that starts as sparse as it ends learnt no sparsity, however sparse it is."""
+    model, changed = planted()
+    other, same = planted()
+    with put(model, changed), put(other, same):
+        assert verdicts(spectra(model, control=other, rotations=9))["spectra.sparser"] == "cannot tell"
+    one = llama(7, layers=1)
+    assert verdicts(spectra(one, rotations=9))["spectra.sparser"] == "cannot tell"  # one layer has no interval
+
+
+def test_values_above_and_below_the_law_are_counted_apart_and_by_shape():
+    """Square queries have no lower edge; oblong keys and values have one, and truncation puts values below it."""
+    model, changed = planted()
+    with put(model, changed):
+        result = spectra(model, rotations=9)
+    assert result.like_shapes == {"96 x 96": ["q", "o"], "48 x 96": ["k", "v"], "96 x 192": ["gate", "up", "down"]}
+    assert np.isnan(result.share_outside("q", "below")) and result.share_outside("k", "below") >= 0.5
+    for kind in ("k", "v"):
+        values = np.concatenate([own for own, _ in result.beside_noise(kind)])
+        low, high = zip(*(MarchenkoPastur(48, 96, v).bounds for v in result.of_kind(kind)["variance"]), strict=True)
+        assert result.share_outside(kind, "above") == pytest.approx((values**2 > np.repeat(high, 48)).mean())
+        assert result.share_outside(kind, "below") == pytest.approx((values**2 < np.repeat(low, 48)).mean())
+    text = next(f.text for f in result.findings() if f.figure == "outside")
+    above, below = text.split("Below its lower edge")
+    assert "96 x 96: W_q" in above and "48 x 96: W_k" in above
+    assert "96 x 96" not in below and "48 x 96: W_k" in below
+    table = result.by_kind().set_index("matrix")
+    assert np.isnan(table.loc["W_q", "below"]) and table.loc["W_k", "below"] == result.share_outside("k", "below")
+
+
+def test_a_result_is_kept_and_a_killed_study_resumes(done):
     model, run, result = done
-    again = SpectraResult.load(run.path / "spectra")
-    assert [f.text for f in again.findings()] == [f.text for f in result.findings()]
+    again = hs.open_result(run, "spectra")
+    assert [str(f) for f in again.findings()] == [str(f) for f in result.findings()]
     np.testing.assert_array_equal(again.values["matrix/0003"], result.values["matrix/0003"])
-    units = sorted((run.path / "spectra").glob("*layer-*"))
+    assert again.heads.equals(result.heads) and again.initial_matrices.equals(result.initial_matrices)
+    units = sorted((run.path / "spectra" / "units").iterdir())
     assert len(units) == 6
     before = {path: path.read_bytes() for path in units}
     stamps = {path: path.stat().st_mtime_ns for path in units}
@@ -132,10 +163,9 @@ def test_a_result_is_kept_and_a_killed_study_goes_on(done):
     assert {path: path.read_bytes() for path in units} == before  # jobs change no byte
     assert [p for p in units if p.stat().st_mtime_ns != stamps[p]] == [units[1]]
     assert two.heads.equals(result.heads)
-    said = []
-    spectra(llama(5), run, rotations=9, say=said.append)
-    assert "other settings" in said[0]
-    spectra(model, run, control=llama(1), rotations=199)  # as it was, for the tests that follow
+    spectra(llama(5), run, rotations=9)  # other weights: beside the first, which stays
+    assert len(list((run.path / "spectra").glob("*/result.json"))) == 2
+    assert {path: path.read_bytes() for path in units} == before
 
 
 def test_every_figure_can_be_drawn(done):
@@ -161,12 +191,17 @@ def test_other_families(name):
 
 
 def test_what_cannot_be_asked(tmp_path):
+    kept = tmp_path / "kept"
     with pytest.raises(hs.InputError, match="at least 1"):
-        spectra(llama(layers=1), rotations=0)
+        spectra(llama(layers=1), kept, rotations=0)
     broken = llama(layers=1)
     broken.module.model.layers[0].self_attn.k_proj.weight.data[2, 1] = float("nan")
     with pytest.raises(hs.InputError, match=r"weight model\.layers\.0\.self_attn\.k_proj\.weight holds NaN"):
-        spectra(broken)
+        spectra(broken, kept)
+    assert not kept.exists()  # a refused request leaves nothing
+    spectra(llama(layers=1), kept, rotations=9)
+    with pytest.raises(hs.InputError, match="is a run of .*, not of llama-3; name another directory"):
+        spectra(llama(3, layers=1), kept, rotations=9)
 
     class Own(torch.nn.Module):
         def __init__(self):
@@ -188,11 +223,10 @@ def test_what_cannot_be_asked(tmp_path):
     strange = hs.wrap_module(Net(), attention=["attention"], example=torch.randn(1, 4, 8))
     with pytest.raises(hs.InputError, match="no query and key maps of Net are understood"):
         spectra(strange)
-    assert command.spectra
     np.save(tmp_path / "a.npy", np.full((2, 2, 1), 0.5))
     hs.import_array(tmp_path / "a.npy", tmp_path / "run")
     for arguments, message in (
-        ([str(tmp_path / "run")], "was imported: there are no weights to look at"),
+        ([str(tmp_path / "run")], "was imported: there is no model"),
         ([str(tmp_path / "run"), "--out", "x"], "leave --out away"),
         (["no-such-model"], "no-such-model"),
     ):
@@ -207,6 +241,6 @@ def test_the_command_on_a_model(tmp_path):
         app, ["spectra", "minilm-l6", "--out", str(out), "--rotations", "99", "--no-control", "-q"]
     )
     assert result.exit_code == 0, result.output
-    assert "sparser" in result.output and (out / "spectra" / "result.json").is_file()
-    kept = SpectraResult.load(out / "spectra")
+    assert "sparser" in result.output
+    kept = hs.open_result(out, "spectra")
     assert len(kept.heads) == 72 and (kept.heads["z"].abs() > 3).sum() > 50

@@ -196,9 +196,9 @@ class _Study:
     say: Say
 
     def run(self, model: Model, control: Model | None, progress: Progress, facts: dict[str, Any]) -> GaussianResult:
-        from headscape.studies.softmax.function import inputs_of
+        from headscape.attention.samples import replayed
 
-        samples = inputs_of(model, self.captured, self.block)[: self.n]
+        samples = replayed(model, self.captured, self.block)[: self.n]
         ids, table = self._ids(samples), None
         if ids is not None:
             from headscape.studies.gaussian.tokens import cosines_of, embedding_table

@@ -2,36 +2,32 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from headscape.results import FigureSpec, bootstrap
+from headscape.intervals import Interval, mean_interval
+from headscape.results import FigureSpec, table_figure
 from headscape.studies.softmax.head import COLUMNS
-from headscape.studies.softmax.result import ALL_VARIANTS, LAYER_VARIANTS, UNITS
+from headscape.studies.softmax.result import ALL_VARIANTS, LAYER_VARIANTS, NAMES
 
 if TYPE_CHECKING:
     from headscape.studies.softmax.result import SoftmaxResult
 
 __all__ = ["figures"]
 
-NAMES = {
-    "paraproduct": "paraproduct",
-    "corollary": "Corollary 1",
-    "boundary": "boundary terms alone",
-    "mean": "mean alone (uniform)",
-    "linear": "a + b g",
-    "natural": "paraproduct, natural order",
-    "natural_corollary": "Corollary 1, natural order",
-    "shuffled": "paraproduct, shuffled head",
-    "shuffled_corollary": "Corollary 1, shuffled head",
-    "paraproduct_raw": "paraproduct, not renormalised",
-    "corollary_raw": "Corollary 1, not renormalised",
-    "own": "softmax itself",
-}
-_LISTED = ("paraproduct", "corollary", "natural", "natural_corollary", "shuffled", "shuffled_corollary")
-_LISTED_ALONE = ("boundary", "linear", "mean")
+_COMPARED = (
+    "paraproduct",
+    "corollary",
+    "natural",
+    "natural_corollary",
+    "shuffled",
+    "shuffled_corollary",
+    "boundary",
+    "linear",
+    "mean",
+)
 
 
 def figures(r: SoftmaxResult) -> list[FigureSpec]:
@@ -40,67 +36,59 @@ def figures(r: SoftmaxResult) -> list[FigureSpec]:
     for head in r.maps:
         found += [_figure1(r, head), _figure2(r, head)]
     found += [_grid(r), _variants(r), _exponents(r), _condition(r), _scales(r)]
-    if r.unit:
-        found += [_change_heads(r), _change_layers(r), _change_all(r)]
-    return found
+    return found + ([_change_heads(r), _change_layers(r), _change_all(r)] if r.unit else [])
 
 
 def _table(r: SoftmaxResult) -> FigureSpec:
-    frame = r.passing
-    rows = [[f"{v:.3g}" if isinstance(v, float) else str(v) for v in row] for row in frame.to_numpy(dtype=object)]
-    for row in rows:
-        row[0] = NAMES[row[0]]
-    return FigureSpec(
+    rule = f"A head passes (fails) when the whole interval of its change lies within (beyond) {r.tolerance:g} {r.unit_name}."
+    return table_figure(
+        r.named_variants(),
         id="passing",
-        title="What may stand for softmax",
-        kind="table",
-        data={"columns": list(frame.columns), "rows": rows},
-        read=f"Medians over {r.n_heads} heads, and shares of them. "
-        + (
-            f"A head passes when the whole interval of its change lies within {r.tolerance:g} {UNITS[r.unit]}."
-            if r.unit
-            else "The model was not asked."
-        ),
-        caveat="A head that passes with uniform attention too is one whose map hardly matters on this text.",
-        alt="Table of errors and passing shares by what is put in place of softmax.",
+        title="What can replace softmax",
+        read=f"Medians over {r.n_heads} heads, and shares of them. {rule if r.unit else 'The model was not run.'}",
+        caveat="A head that passes with uniform attention too is one whose map hardly matters on these inputs.",
+        alt="Table of errors and passing shares by what replaces softmax.",
     )
 
 
-def _panel(r: SoftmaxResult, head: str, name: str, which: str, organised: bool) -> dict[str, Any]:
-    maps = r.maps[head]
-    tokens = {axis: list(r.tokens.get(axis) or []) for axis in ("query", "key")}
-    if organised:
-        tokens = {axis: [t[i] for i in maps[f"{axis}_order"]] if t else [] for axis, t in tokens.items()}
-    return {"name": name, "values": maps[which], "query_tokens": tokens["query"], "key_tokens": tokens["key"]}
+def _panel(r: SoftmaxResult, head: str, name: str, values: Any, organized: bool = True) -> dict[str, Any]:
+    tokens = {f"{axis}_tokens": list(r.tokens.get(axis) or []) for axis in ("query", "key")}
+    if organized:
+        orders = {f"{axis}_tokens": r.maps[head][f"{axis}_order"] for axis in ("query", "key")}
+        tokens = {axis: [found[i] for i in orders[axis]] if found else [] for axis, found in tokens.items()}
+    return {"name": name, "values": values, **tokens}
 
 
 def _figure1(r: SoftmaxResult, head: str) -> FigureSpec:
+    maps = r.maps[head]
+    panels = [_panel(r, head, "original", maps["original"], False), _panel(r, head, "organized", maps["softmax"])]
     return FigureSpec(
-        id=f"organised-{head}",
-        title=f"Head {head}: original and organised",
+        id=f"organized-{head}",
+        title=f"Head {head}: original and organized",
         kind="maps",
-        data={
-            "panels": [_panel(r, head, "original", "original", False), _panel(r, head, "organised", "softmax", True)]
-        },
+        data={"panels": panels},
         read="The same attention twice: in the order of the tokens, and with queries and keys in the order of their trees.",
-        caveat="An order that looks smooth is what the organisation looks for; the exponents say how smooth it is.",
-        alt=f"Attention of head {head} in the natural and in the organised order.",
+        caveat="Organizing looks for an order that looks smooth; the exponents say how smooth it is.",
+        alt=f"Attention of head {head} in the natural and in the organized order.",
         paper="figure 1",
     )
 
 
 def _figure2(r: SoftmaxResult, head: str) -> FigureSpec:
-    row = r.heads[(r.heads["block"] + "." + r.heads["layer"].astype(str) + "." + r.heads["head"].astype(str)) == head]
-    errors = {name: float(row[f"{name}_error"].iloc[0]) for name in ("paraproduct", "corollary")}
-    names = {name: f"{NAMES[name]} (error {errors[name]:.2f})" for name in errors} | {"softmax": "softmax"}
+    maps = r.maps[head]
+    names = r.heads["block"] + "." + r.heads["layer"].astype(str) + "." + r.heads["head"].astype(str)
+    errors = {name: float(r.heads.loc[names == head, f"{name}_error"].iloc[0]) for name in ("paraproduct", "corollary")}
+    panels = [_panel(r, head, f"{NAMES[name]} (error {error:.2f})", maps[name]) for name, error in errors.items()]
+    panels.append(_panel(r, head, "softmax", maps["softmax"]))
+    panels.append(_panel(r, head, "Corollary 1 minus softmax", maps["corollary"] - maps["softmax"]))
     return FigureSpec(
         id=f"approximation-{head}",
         title=f"Head {head}: decomposition and softmax",
         kind="maps",
-        data={"panels": [_panel(r, head, name, which, True) for which, name in names.items()]},
-        read="All in the organised order. The claim is that the first ones look like the last.",
-        caveat="Approximations are clipped at 0 and rows renormalised; errors are of the raw ones, over all inputs.",
-        alt=f"Two decompositions of head {head} beside its softmax.",
+        data={"panels": panels},
+        read="All in the organized order. The claim is that the first two look like the third, and that the difference vanishes.",
+        caveat="Approximations are clipped at 0 and rows renormalized; errors are those before that, over all inputs.",
+        alt=f"Two decompositions of head {head} beside its softmax, and a difference.",
         paper="figure 2",
     )
 
@@ -111,8 +99,8 @@ def _grid(r: SoftmaxResult) -> FigureSpec:
         title="Layer by head",
         kind="head_grid",
         data={"score": "change_corollary" if r.unit else "corollary_error"},
-        read="One cell a head; choose any measure: *_error, *_kl and *_top5 compare with softmax, alpha* are exponents, "
-        "average_* and mixed_* the condition, change_* what the model says.",
+        read="One cell per head; choose any measure: *_error, *_kl and *_top5 compare with softmax, alpha* are exponents, average_* and mixed_* "
+        "the condition of Corollary 1, change_* the effect on the model.",
         caveat="Means over the inputs of this run.",
         alt="Grid of layers and heads coloured by a measure of the study.",
         x_label="head",
@@ -120,57 +108,49 @@ def _grid(r: SoftmaxResult) -> FigureSpec:
     )
 
 
-def _bars(names: Sequence[str], values: Sequence[Any]) -> dict[str, Any]:
-    intervals = [bootstrap(v[np.isfinite(v)]) if np.isfinite(v).any() else None for v in map(np.asarray, values)]
-    ends = {
-        key: [float("nan") if i is None else getattr(i, part) for i in intervals]
-        for key, part in (("values", "value"), ("low", "low"), ("high", "high"))
-    }
-    return {"names": list(names), **ends}
+def _ends(intervals: Sequence[Interval]) -> dict[str, Any]:
+    """Both ends of intervals, as figures take them."""
+    return {end: np.array([getattr(each, end) for each in intervals]) for end in ("low", "high")}
+
+
+def _bars(values: Mapping[str, Any]) -> dict[str, Any]:
+    intervals = [mean_interval(each) for each in values.values()]
+    return {"names": list(values), "values": [each.value for each in intervals], **_ends(intervals)}
 
 
 def _variants(r: SoftmaxResult) -> FigureSpec:
-    order = (*_LISTED, *_LISTED_ALONE)
-    names, values = [NAMES[v] for v in order], [r.heads[f"{v}_error"].to_numpy() for v in order]
+    values = {NAMES[v]: r.column(f"{v}_error").mean(axis=1) for v in _COMPARED}
     if r.control is not None:
         for v in ("paraproduct", "corollary"):
-            names.append(f"{NAMES[v]}, random weights")
-            values.append(r.control[COLUMNS.index(f"{v}_error")])
+            values[f"{NAMES[v]}, random weights"] = r.control[COLUMNS.index(f"{v}_error")].mean()
     return FigureSpec(
         id="variants",
-        title="Relative error of what stands for softmax",
+        title="Relative error of what replaces softmax",
         kind="bars",
-        data=_bars(names, values),
-        read="Mean over heads of ||approximation - softmax|| / ||softmax||, with 95 % intervals over heads. 1 is as far off "
-        "as no attention at all.",
-        caveat="If the natural order does as well as the organised one, organisation is not what makes the difference.",
+        data=_bars(values),
+        read="Mean over heads of ||approximation - softmax|| / ||softmax||, with 95 % intervals over inputs. 1 is as far off as no attention at all.",
+        caveat="If the natural order does as well as the organized one, organizing is not what makes the difference.",
         alt="Bars of relative errors for the decompositions and their controls.",
         y_label="relative error",
     )
 
 
 def _exponents(r: SoftmaxResult) -> FigureSpec:
-    columns = {
-        "natural": "alpha_natural",
-        "organised": "alpha",
-        "largest": "alpha_largest",
-        "shuffled": "alpha_shuffled",
-        "residual": "alpha_residual",
-    }
-    groups = []
-    for name, column in columns.items():
-        values = r.heads[column].to_numpy(dtype=np.float64)
-        groups.append({"name": name, "values": values[np.isfinite(values)]})
+    columns = ("alpha_natural", "alpha", "alpha_largest", "alpha_shuffled", "alpha_residual")
+    names = ("natural", "organized", "largest", "shuffled", "residual")
+    groups = [
+        {"name": name, "values": r.heads[column].dropna().to_numpy()}
+        for name, column in zip(names, columns, strict=True)
+    ]
     return FigureSpec(
         id="exponents",
         title="How regular log-attention is",
         kind="violins",
         data={"groups": groups},
-        read="Mixed Hoelder exponents of all heads: in the natural order, organised (typical and largest coefficients), "
-        "shuffled and organised, and of the residual. White noise has -0.5; Theorem 1 assumes an exponent between 0 "
-        "and 0.5 and promises a residual with twice that.",
-        caveat="Exponents are slopes over the scales a head has; of causal heads only what lies below the diagonal is seen.",
-        alt="Violins of Hoelder exponents in the natural order, organised, shuffled, and of the residual.",
+        read="Mixed Hoelder exponents, one value per head: in the natural order, organized (typical and largest coefficients), shuffled and "
+        "organized, and of the residual. White noise has -0.5; Theorem 1 assumes one between 0 and 0.5 and promises a residual with twice that.",
+        caveat="Exponents are slopes over the scales of a head; of causal heads they see only what lies below the diagonal.",
+        alt="Violins of Hoelder exponents in the natural order, organized, shuffled, and of the residual.",
         y_label="mixed Hoelder exponent",
     )
 
@@ -187,8 +167,8 @@ def _condition(r: SoftmaxResult) -> FigureSpec:
             "names": names,
             "group": [f"layer {n}" for n in r.heads["layer"]],
         },
-        read="Each point is a head. Corollary 1 takes e^average for 1, which needs averages (of log-attention less its "
-        "mean) near 0: only then can its error be small.",
+        read="Each point is a head. Corollary 1 sets e^average to 1, which needs averages (of log-attention minus its mean) near 0: only then can "
+        "its error be small.",
         caveat="Necessary, not sufficient: mixed differences must be small as well.",
         alt="Scatter of the size of averages against the error of Corollary 1.",
         x_label="rms of the averages (nats)",
@@ -208,12 +188,12 @@ def _scales(r: SoftmaxResult) -> FigureSpec:
             "rows": [str(2**k) for k in range(n_query)],
             "columns": [str(2**k) for k in range(n_key)],
         },
-        read="Size of what the paraproduct leaves of the mixed differences, over the size of softmax, by the number of "
-        "folders before the step; mean over heads of the first input.",
-        caveat="Terms of different scales overlap, so that the cells do not add up to the whole error.",
+        read="What the paraproduct leaves of the mixed differences, over the norm of softmax, by the number of clusters before the step; mean over "
+        "heads on the first input.",
+        caveat="Terms of different scales overlap, so the cells do not add up to the whole error.",
         alt="Heat map of the residual over query and key scales.",
-        x_label="folders of keys",
-        y_label="folders of queries",
+        x_label="clusters of keys",
+        y_label="clusters of queries",
         value_label="residual / ||softmax||",
     )
 
@@ -236,12 +216,11 @@ def _change_heads(r: SoftmaxResult) -> FigureSpec:
         title="One head replaced at a time",
         kind="lines",
         data={"series": series},
-        read="Heads from small to large change under Corollary 1, with 95 % intervals over inputs; the dotted line is the "
-        "tolerance.",
-        caveat="Other heads can make up for one; the change of all together is another figure.",
+        read="Heads from small to large change under Corollary 1, with 95 % intervals over inputs; the dotted line is the tolerance.",
+        caveat="Other heads can compensate for one; the change of all together is another figure.",
         alt="Change of the model when one head's map is replaced, for every head.",
         x_label="head, by change under Corollary 1",
-        y_label=f"change, {UNITS[r.unit]}",
+        y_label=f"change, {r.unit_name}",
     )
 
 
@@ -250,11 +229,9 @@ def _change_layers(r: SoftmaxResult) -> FigureSpec:
     layers = np.unique(r.heads["layer"].to_numpy())
     series = []
     for v, name in enumerate(LAYER_VARIANTS):
-        intervals = [bootstrap(column) for column in r.changes_layer[:, v].T]
-        part: dict[str, Any] = {"name": NAMES[name], "x": layers, "y": np.array([i.value for i in intervals])}
-        if r.changes_layer.shape[0] > 1:
-            part |= {"low": np.array([i.low for i in intervals]), "high": np.array([i.high for i in intervals])}
-        series.append(part)
+        intervals = [mean_interval(column) for column in r.changes_layer[:, v].T]
+        line = {"name": NAMES[name], "x": layers, "y": np.array([each.value for each in intervals])}
+        series.append(line | (_ends(intervals) if len(r.changes_layer) > 1 else {}))
     return FigureSpec(
         id="change-layers",
         title="One layer replaced at a time",
@@ -264,7 +241,7 @@ def _change_layers(r: SoftmaxResult) -> FigureSpec:
         caveat="Maps are those of the unchanged model, also where an earlier layer would have changed them.",
         alt="Change of the model when a layer's maps are replaced, by layer.",
         x_label="layer",
-        y_label=f"change, {UNITS[r.unit]}",
+        y_label=f"change, {r.unit_name}",
     )
 
 
@@ -274,10 +251,9 @@ def _change_all(r: SoftmaxResult) -> FigureSpec:
         id="change-all",
         title="All heads replaced at once",
         kind="bars",
-        data=_bars([NAMES[name] for name in ALL_VARIANTS], list(r.changes_all.T)),
-        read="What the model says when no head has its softmax any more; 'softmax itself' must be 0. 95 % intervals over "
-        "inputs.",
-        caveat="Maps are those of the unchanged model: errors do not pass on to later scores, so the true change is larger.",
+        data=_bars({NAMES[name]: column for name, column in zip(ALL_VARIANTS, r.changes_all.T, strict=True)}),
+        read="The change of the model when no head has its softmax any more, with 95 % intervals over inputs; 'softmax itself' must be 0.",
+        caveat="Maps are those of the unchanged model: errors do not propagate to later scores, so the true change is larger.",
         alt="Bars of the change of the model when all maps are replaced, by what replaces them.",
-        y_label=f"change, {UNITS[r.unit]}",
+        y_label=f"change, {r.unit_name}",
     )

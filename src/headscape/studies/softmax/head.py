@@ -1,9 +1,10 @@
-"""What the softmax study asks of one head: its log-attention, organised, decomposed and compared with softmax."""
+"""What the softmax study measures of one head: its log-attention, organized, decomposed and compared with softmax."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -26,7 +27,7 @@ __all__ = [
     "compare",
     "log_attention",
     "measure",
-    "organise",
+    "organize",
     "scales",
 ]
 
@@ -37,25 +38,23 @@ ALPHA = 0.25
 """Exponent for which the constants of eq. 2 are given: the middle of what Theorem 1 admits, 0 < alpha < 1/2."""
 TOP = 5
 VARIANTS = ("paraproduct", "corollary", "boundary", "mean", "linear", "natural", "natural_corollary")
-"""What may stand for softmax(S) of a head: the decomposition on the organised trees, with A' = A'' = exp and with the
+"""What can replace softmax(S) of a head: the decomposition on the organized trees, with A' = A'' = exp and with the
 derivatives of Corollary 1; its boundary terms alone; the overall mean alone; the best a + b g; and both decompositions
 on dyadic trees in the natural order."""
-_OF_SHUFFLED = ("shuffled", "shuffled_corollary")
 _DISTANCES = ("error", "kl", "top5")
 _REGULARITY = (
-    *("alpha", "alpha_low", "alpha_high", "alpha_largest", "alpha_query", "alpha_key"),
-    *("alpha_natural", "alpha_shuffled"),
+    *("alpha", "alpha_largest", "alpha_query", "alpha_key", "alpha_natural", "alpha_shuffled"),
     *("alpha_coarse", "alpha_residual", "alpha_residual_query", "alpha_residual_key"),
     *("roughness", "roughness_natural", "roughness_shuffled"),
     *("constant_query", "constant_key", "constant_mixed", "constant_mixed_natural"),
 )
 _CONDITION = ("spread", "mixed_rms", "mixed_max", "mixed_share", "average_rms", "average_max")
 COLUMNS = (
-    *(f"{variant}_{distance}" for variant in (*VARIANTS, *_OF_SHUFFLED) for distance in _DISTANCES),
+    *(f"{variant}_{distance}" for variant in (*VARIANTS, "shuffled", "shuffled_corollary") for distance in _DISTANCES),
     *_REGULARITY,
     *_CONDITION,
 )
-"""What `measure` gives, in order."""
+"""What `measure` returns, in order."""
 
 
 class Trees(NamedTuple):
@@ -86,10 +85,10 @@ def as_probabilities(approximation: FloatArray, present: BoolArray) -> FloatArra
     return clipped / total
 
 
-def organise(g: FloatArray, present: BoolArray, settings: Mapping[str, Any]) -> Trees:
-    """Organise the log-attention of one head by the 2-D questionnaire.
+def organize(g: FloatArray, present: BoolArray, settings: Mapping[str, Any]) -> Trees:
+    """Organize the log-attention of one head by the 2-D questionnaire.
 
-    An absent entry is given the mean of its row, so that it says nothing of which keys a query prefers.
+    An absent entry is given the mean of its row, so that it says nothing about which keys a query prefers.
     """
     filled = np.where(present, g, np.nanmean(g, axis=1, keepdims=True))
     fit = organize_matrix(filled, Questionnaire(**settings))
@@ -107,7 +106,7 @@ def shuffled(g: FloatArray, present: BoolArray, random_state: int) -> FloatArray
 
 @dataclass(frozen=True, eq=False)
 class Head:
-    """The log-attention of one head with the averages that stand behind its decompositions."""
+    """The log-attention of one head, its present entries, and its trees."""
 
     g: FloatArray
     present: BoolArray
@@ -118,24 +117,31 @@ class Head:
         """exp(g), and 0 where absent."""
         return np.exp(np.where(self.present, self.g, -np.inf))
 
-    def averages(self, trees: Trees | None = None) -> Averages:
-        """Joint means over folder pairs, of the head's own trees or of others."""
-        trees = self.trees if trees is None else trees
-        return Averages(self.g, trees.query, trees.key, self.present)
+    @cached_property
+    def averages(self) -> Averages:
+        """Joint means over pairs of clusters (folders, in the paper) of the two trees."""
+        return Averages(self.g, self.trees.query, self.trees.key, self.present)
 
-    def natural(self) -> Trees:
-        """Dyadic trees in the order of the tokens."""
-        return Trees(*(PartitionTree.dyadic(n) for n in self.g.shape))
+    @cached_property
+    def paraproduct(self) -> Paraproduct:
+        """The decomposition with A' = A'' = exp."""
+        return self.averages.paraproduct("exp")
+
+    @cached_property
+    def natural(self) -> Head:
+        """The same head on dyadic trees in the order of the tokens."""
+        return replace(self, trees=Trees(*(PartitionTree.dyadic(n) for n in self.g.shape)))
 
     def approximation(self, variant: str) -> FloatArray:
-        """One of `VARIANTS`, as it comes out: entries may be negative and rows need not sum to 1; NaN where absent."""
-        if variant in ("paraproduct", "corollary", "boundary"):
-            found = self.averages().paraproduct("corollary" if variant == "corollary" else "exp")
-            return found.boundary if variant == "boundary" else found.approximation
+        """One of `VARIANTS` as it is: entries may be negative and rows need not sum to 1; NaN where absent."""
+        if variant == "paraproduct":
+            return self.paraproduct.approximation
+        if variant == "boundary":
+            return self.paraproduct.boundary
+        if variant == "corollary":
+            return self.averages.paraproduct("corollary").approximation
         if variant in ("natural", "natural_corollary"):
-            return (
-                self.averages(self.natural()).paraproduct("exp" if variant == "natural" else "corollary").approximation
-            )
+            return self.natural.approximation("paraproduct" if variant == "natural" else "corollary")
         if variant == "mean":
             return np.where(self.present, np.exp(self.g[self.present].mean()), np.nan)
         if variant == "linear":
@@ -156,9 +162,9 @@ def _linear(g: FloatArray, softmax: FloatArray, present: BoolArray) -> FloatArra
 def compare(approximation: FloatArray, g: FloatArray, present: BoolArray) -> tuple[float, float, float]:
     """How far an approximation is from softmax = exp(g): relative error, row KL, overlap of the five largest keys.
 
-    The error is ||approximation - softmax|| / ||softmax|| (Frobenius, as it comes out). KL(approximation || softmax),
-    the mean over rows, is of the clipped and renormalised one: it is finite, since softmax is never 0. The overlap is
-    the mean share of keys in common over queries with more than five keys; of equal values the first keys count.
+    The error is ||approximation - softmax|| / ||softmax|| (Frobenius, of the approximation as it is). KL(approximation
+    || softmax), mean over rows, is that of the clipped and renormalized one; softmax is never 0, so it is finite. The
+    overlap is the mean share of keys in common, over queries with more than five keys; ties go to the first keys.
     """
     softmax = np.exp(np.where(present, g, -np.inf))
     error = np.linalg.norm(np.where(present, approximation - softmax, 0.0)) / np.linalg.norm(softmax)
@@ -179,45 +185,24 @@ def compare(approximation: FloatArray, g: FloatArray, present: BoolArray) -> tup
 
 def measure(head: Head, settings: Mapping[str, Any], random_state: int = 0) -> tuple[dict[str, float], str]:
     """Everything the study says of one head on one input, by `COLUMNS`; and a note where something has no value."""
-    g, present = head.g, head.present
-    own, natural_trees = head.averages(), head.natural()
-    natural = head.averages(natural_trees)
-    full = own.paraproduct("exp")
-    found = {"paraproduct": full.approximation, "boundary": full.boundary, "corollary": _corollary(own)}
-    found |= {"natural": natural.paraproduct("exp").approximation, "natural_corollary": _corollary(natural)}
-    found |= {name: head.approximation(name) for name in ("mean", "linear")}
-    mixed_up = shuffled(g, present, random_state)
-    null = Head(mixed_up, present, organise(mixed_up, present, settings))
-    null_averages = null.averages()
-    out: dict[str, float] = {}
-    for name, approximation in found.items():
-        out |= _named(name, compare(approximation, g, present))
-    for name, approximation in (
-        ("shuffled", null_averages.paraproduct("exp").approximation),
-        ("shuffled_corollary", _corollary(null_averages)),
-    ):
-        out |= _named(name, compare(approximation, mixed_up, present))
-    out |= _condition(own)
-    regularity, note = _regularity(head, natural_trees, null, full)
-    out |= regularity
+    mixed_up = shuffled(head.g, head.present, random_state)
+    null = Head(mixed_up, head.present, organize(mixed_up, head.present, settings))
+    out, note = _regularity(head, null)
+    out |= _condition(head.averages)
+    asked = [(variant, head, variant) for variant in VARIANTS]
+    asked += [("shuffled", null, "paraproduct"), ("shuffled_corollary", null, "corollary")]
+    for name, of, variant in asked:
+        distances = compare(of.approximation(variant), of.g, of.present)
+        out |= {f"{name}_{distance}": value for distance, value in zip(_DISTANCES, distances, strict=True)}
     return {name: out.get(name, float("nan")) for name in COLUMNS}, note
 
 
-def _corollary(averages: Averages) -> FloatArray:
-    return averages.paraproduct("corollary").approximation
-
-
-def _named(variant: str, distances: tuple[float, float, float]) -> dict[str, float]:
-    return {f"{variant}_{name}": value for name, value in zip(_DISTANCES, distances, strict=True)}
-
-
 def _condition(averages: Averages) -> dict[str, float]:
-    """What Corollary 1 needs: averages that go to 0 (of g less its mean), so that e^average is 1; in nats."""
+    """What Corollary 1 needs, in nats: averages (of g minus its mean) that go to 0, so that e^average is 1."""
     present = averages.present
     rows, columns = averages.n_scales
     g = averages.values[present] - averages.mean
-    mixed = averages.values - averages.at(rows, 0) - averages.at(0, columns) + averages.mean
-    mixed = mixed[present]
+    mixed = (averages.values - averages.at(rows, 0) - averages.at(0, columns) + averages.mean)[present]
     points, counts = averages.base_points()
     points = points - averages.mean
     variance = float((g**2).mean())
@@ -231,49 +216,48 @@ def _condition(averages: Averages) -> dict[str, float]:
     }
 
 
-def _regularity(head: Head, natural: Trees, null: Head, full: Paraproduct) -> tuple[dict[str, float], str]:
-    g, present, trees = head.g, head.present, head.trees
+def _regularity(head: Head, null: Head) -> tuple[dict[str, float], str]:
+    """Exponents, constants of eq. 2 and roughness, and a note where there is no exponent."""
+    g, present, trees, natural = head.g, head.present, head.trees, head.natural.trees
     out = {
         "roughness": mixed_difference(g, trees.query.order, trees.key.order, present),
         "roughness_natural": mixed_difference(g, None, None, present),
         "roughness_shuffled": mixed_difference(null.g, null.trees.query.order, null.trees.key.order, present),
     }
-    out |= {
-        f"constant_{name}": value
-        for name, value in zip(
-            ("query", "key", "mixed"), holder_constants(g, *trees, ALPHA, present, n_samples=5000), strict=True
-        )
-    }
+    constants = holder_constants(g, *trees, ALPHA, present, n_samples=5000)
+    out |= {f"constant_{name}": value for name, value in zip(("query", "key", "mixed"), constants, strict=True)}
     out["constant_mixed_natural"] = holder_constants(g, *natural, ALPHA, present, n_samples=5000).mixed
-    # of the head as it is: the theorem does not take noise out. Theorem 1 is about scales above the finest, at which
-    # the residual still holds mixed differences of its own.
-    coarse = {"n_draws": 0, "leave_finest": True}
-    asked: dict[str, tuple[FloatArray, Trees, dict[str, Any], dict[str, str]]] = {
-        "": (g, trees, {}, {"alpha_largest": "holder", "alpha_query": "row", "alpha_key": "col"}),
-        "_natural": (g, natural, {"n_draws": 0}, {}),
-        "_shuffled": (null.g, null.trees, {"n_draws": 0}, {}),
-        "_coarse": (g, trees, coarse, {}),
-        "_residual": (full.residual, trees, coarse, {"alpha_residual_query": "row", "alpha_residual_key": "col"}),
+    # of the head as it is: the theorem does not remove noise. It is about scales above the finest, at which the
+    # residual still holds mixed differences of its own.
+    asked: dict[str, tuple[FloatArray, Trees, bool, dict[str, str]]] = {
+        "": (g, trees, False, {"alpha_largest": "holder", "alpha_query": "row", "alpha_key": "col"}),
+        "_natural": (g, natural, False, {}),
+        "_shuffled": (null.g, null.trees, False, {}),
+        "_coarse": (g, trees, True, {}),
+        "_residual": (
+            head.paraproduct.residual,
+            trees,
+            True,
+            {"alpha_residual_query": "row", "alpha_residual_key": "col"},
+        ),
     }
     note = ""
-    for name, (matrix, on, options, more) in asked.items():
+    for name, (matrix, on, coarse, more) in asked.items():
         try:
-            fit = holder_exponent(matrix, *on, present, noise="none", **options)
+            fit = holder_exponent(matrix, *on, present, noise="none", leave_finest=coarse, n_draws=0)
         except InputError as error:  # uniform attention, or too few tokens for a slope
             note = note or str(error)
             continue
         out |= {f"alpha{name}": fit.exponent} | {column: getattr(fit, part) for column, part in more.items()}
-        if not name:
-            out |= {"alpha_low": fit.interval[0], "alpha_high": fit.interval[1]}
     return out, note
 
 
 def scales(head: Head, n_octaves: tuple[int, int]) -> FloatArray:
-    """Residual and exact mixed terms by octave of folders, (2, n_query_octaves, n_key_octaves), over ||softmax||.
+    """Residual and exact mixed terms by octave of clusters, (2, n_query_octaves, n_key_octaves), over ||softmax||.
 
-    Scale j of a tree belongs to octave round(log2(number of folders of level j)): 0 is the step down from the root.
+    Scale j of a tree belongs to octave round(log2(number of clusters at level j)): 0 is the step down from the root.
     """
-    terms = head.averages().paraproduct("exp").terms
+    terms = head.paraproduct.terms
     octaves = [np.rint(np.log2(tree.counts[:-1])).astype(np.intp) for tree in head.trees]
     out = np.zeros((2, *n_octaves))
     for energy, norm in zip(out, (terms.residual, terms.exact), strict=True):

@@ -1,11 +1,12 @@
-"""Is a head invariant to softmax? Every head organised, decomposed, compared, and put back into the model."""
+"""Is a head invariant to softmax? Every head organized, decomposed, compared, and put back into the model."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cache, partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Unpack
 
 import numpy as np
 import numpy.typing as npt
@@ -14,24 +15,29 @@ import pandas as pd
 from headscape.captures import Capture, open_capture
 from headscape.errors import InputError
 from headscape.geometry.questionnaire import Questionnaire
-from headscape.results import bootstrap
+from headscape.intervals import mean_interval
 from headscape.runs import Run
-from headscape.studies.softmax.head import COLUMNS, Head, as_probabilities, log_attention, organise
-from headscape.studies.softmax.result import HEAD_VARIANTS, SoftmaxResult, within
+from headscape.studies.softmax.head import COLUMNS, Head, as_probabilities, log_attention, organize
+from headscape.studies.softmax.result import ENOUGH, HEAD_VARIANTS, SoftmaxResult, standing
 from headscape.studies.softmax.units import Layer, change_all, change_layer, measure_layer, read_unit, trees_of
-from headscape.studies.work.engines import Engine, engine_of
-from headscape.studies.work.old import Steps, block_of, cores, reachable, run_units, source_of, study_folder
+from headscape.studies.work.engines import LocalEngine, cores
+from headscape.studies.work.folder import Folder, study_folder
+from headscape.studies.work.how import How, Work
+from headscape.studies.work.models import Loader, models_of
+from headscape.studies.work.units import reachable, run_units
 from headscape.tensor import HeadId
 
 if TYPE_CHECKING:
     from headscape.attention.models import Model
-    from headscape.studies.softmax.function import Bench
+    from headscape.attention.samples import Sample
 
 __all__ = ["check_scores", "head_maps", "softmax"]
 
 Array = npt.NDArray[Any]
 SHOWN = 3
-"""Heads drawn when none are named: the one nearest to softmax, the median and the farthest."""
+"""Heads drawn when none are named: the one closest to softmax, the median and the farthest."""
+SILENT = ("n_jobs", "max_memory", "scratch")
+"""Settings of the questionnaire that change no byte."""
 
 
 def softmax(
@@ -39,108 +45,77 @@ def softmax(
     *,
     heads: Sequence[HeadId | str] | None = None,
     block: str | None = None,
-    batches: int = 2,
+    batches: int = ENOUGH,
     questionnaire: Questionnaire | None = None,
-    model: Model | None = None,
-    control: Model | None = None,
+    model: Model | bool | None = True,
+    control: Model | bool | None = None,
+    loader: Loader | None = None,
     tolerance: float = 0.01,
     show: Sequence[HeadId | str] = (),
-    jobs: int = 1,
-    threads: int | None = None,
-    engine: Engine | str = "local",
-    resume: bool = False,
     random_state: int = 0,
-    progress: Callable[[int, int], None] = lambda done, total: None,
-    say: Callable[[str], None] = lambda _: None,
+    **how: Unpack[How],
 ) -> SoftmaxResult:
     """Ask of every head whether it is invariant to softmax: pointwise, by the condition of the proof, and in the model.
+
+    The claim is that of Fasina, Pohle, Su and Coifman (Intrinsic and Extrinsic Organized Attention, 2025).
 
     Parameters
     ----------
     source
-        A capture or a run directory that keeps scores; with a directory each layer is stored when done, and a killed
-        study goes on.
+        A capture or run directory that keeps scores; in a directory each layer is stored when done, and a killed study
+        resumes.
     heads, block
         Which heads, by default all of the block; the block has to be named where there are several.
     batches
-        How many of the captured inputs are used, the first ones.
+        How many of the captured inputs to use, at most; the first ones. Fewer than 8 decide only when asked for.
     questionnaire
-        Settings of the organisation; the default otherwise.
-    model
-        The model of the capture: decompositions are put back into its forward pass. Without it that is left out.
-    control
-        The same architecture with random weights, shown the first input.
+        Its settings organize every head; the default ones otherwise.
+    model, control, loader
+        The decompositions are put back into the forward pass of the model; True loads the run's own. The control is the
+        same architecture with random weights, given the first input; True draws them. `loader` says how they are loaded.
     tolerance
-        Largest change, of loss in nats or of the final hidden state in its norm, that a head may cause and pass.
+        Largest change, of the loss in nats or of the final hidden state relative to its norm, with which a head passes.
     show
-        Heads whose maps are kept for figures 1 and 2; by default three, from near to softmax to far from it.
-    jobs, threads
-        Layers at a time, and threads within one. Neither changes a byte of what is measured of the maps.
-    engine
-        "local", "dask" or an engine of `headscape.studies.work.engines`: who decomposes the layers. The model, if any, runs
-        in this process.
-    resume
-        Raise instead of starting anew where the study was made with other settings.
+        Heads whose maps are kept for figures 1 and 2; by default three, from close to softmax to far from it.
+    how
+        jobs (layers at a time), threads, engine, resume, progress, say: see `headscape.studies.work.how.How`.
 
     Raises
     ------
+    InputError
+        If scores were not captured (the message says how), heads do not exist, or there is only one token.
     HeadscapeError
         When all is tried, if layers failed; those done are kept.
-    InputError
-        If scores were not captured (the message says how), heads do not exist, or there is one token.
     """
-    if jobs < 1 or batches < 1:
-        raise InputError(f"jobs and batches must be at least 1, not {jobs} and {batches}")
-    worker = engine_of(engine, jobs)
-    if not tolerance > 0:
-        raise InputError(f"the tolerance must be above 0, not {tolerance}")
+    work = Work.of(**how)
     captured = open_capture(source)
-    chosen_block = block_of(captured, block)
+    chosen_block = captured.block(block)
     check_scores(captured)
-    chosen = _chosen(captured, chosen_block, heads)
-    shown = _chosen(captured, chosen_block, show) if show else []
-    n = min(batches, len(captured))
-    settings = (questionnaire or Questionnaire()).get_params()
-    settings.pop("n_jobs")
-    shared, alone = worker.threads(threads), threads or cores()  # the model runs when no job does
+    if batches < 1 or not tolerance > 0:
+        raise InputError(f"batches must be at least 1 and the tolerance above 0, not {batches} and {tolerance}")
+    chosen = _named(captured.heads(chosen_block), heads)
     facts = {
-        "block": chosen_block,
-        "heads": None if len(chosen) == len(captured.heads(chosen_block)) else [str(head) for head in chosen],
-        "seed": random_state,
-        "questionnaire": settings,
-    }  # more inputs only add files
-    where = None if captured.run is None else captured.run.path
+        **{"block": chosen_block, "heads": [str(head) for head in chosen], "batches": batches, "tolerance": tolerance},
+        **{"show": [str(head) for head in _named(chosen, show)] if show else [], "seed": random_state},
+        "questionnaire": _settings(questionnaire or Questionnaire()),
+    }
+    for layer in _layers(captured, 0, chosen):
+        layer.load()  # what cannot be decomposed is refused before anything is written
+    own, other = models_of(captured, model, control, loader or Loader(say=work.say), random_state, "no functional test")
+    samples = [] if own is None else _samples(own, captured, chosen_block)
+    n = min(batches, len(captured))
+    named = {"model": own, "control": other}
+    inputs = captured.content(n) | {k: [one.fingerprint, one.dtype] for k, one in named.items() if one is not None}
     with (
-        worker.started([where], say),
-        study_folder(captured.run, SoftmaxResult.study, facts, say, resume) as folder,
+        work.started(None if captured.run is None else captured.run.path),
+        study_folder(captured.run, SoftmaxResult.study, facts, inputs, work) as folder,
     ):
-        study = _Study(captured, source_of(captured), chosen_block, chosen, n, folder)
-        steps = Steps(progress, study.n_steps(model is not None, control is not None))
-        units = {
-            f"layer {layer.place} on batch {i}": (layer, path, settings, shared, random_state + i)
-            for i in range(n)
-            for layer, path in zip(study.layers(i), study.maps(i), strict=True)
-        }
-        run_units(measure_layer, units, worker, steps, say)
-        if control is not None:
-            from headscape.attention.capture import recapture
-
-            paths = study.controls()
-            if not all(path.exists() for path in paths):
-                say("showing the first input to random weights")
-                first = Capture.in_memory([captured.batch(0)])
-                other = recapture(control, first, keep=("scores",), dtype="float32")
-                with reachable(other, worker, folder) as source:
-                    layers = _Study(other, source, chosen_block, chosen, 1, folder).layers(0)
-                    units = {
-                        f"control of layer {layer.place}": (layer, path, settings, shared, random_state)
-                        for layer, path in zip(layers, paths, strict=True)
-                    }
-                    run_units(measure_layer, units, worker, steps, say)
-        unit = "" if model is None else _change(study, model, alone, steps, say)
-        result = study.summary(unit, control is not None, tolerance, shown, facts | {"batches": n})
-    if captured.run is not None:
-        result.save(captured.run.path / result.study)
+        study = _Study(captured, chosen, n, facts, folder)
+        maps = study.measured(work)
+        controls = [] if other is None else study.control(other, work)
+        unit, changes = ("", []) if own is None else study.changes(own, samples, maps, work)
+        result = study.result(maps, controls, unit, changes)
+        folder.save(result)
     return result
 
 
@@ -149,7 +124,7 @@ def check_scores(captured: Capture) -> None:
     captured.need_whole("the softmax study")
     if "scores" not in captured.kept:
         raise InputError(
-            f"this study needs scores, what softmax sees, and the capture keeps {', '.join(captured.kept)}; capture "
+            f"this study needs scores, the input of softmax, and the capture keeps {', '.join(captured.kept)}; capture "
             "again with --keep probs,scores"
         )
 
@@ -157,183 +132,196 @@ def check_scores(captured: Capture) -> None:
 def head_maps(
     source: Capture | Run | str | Path, head: HeadId | str, batch: int = 0, questionnaire: Questionnaire | None = None
 ) -> dict[str, Array]:
-    """The matrices of figures 1 and 2 for any head: softmax as it is and organised, and what stands for it, organised.
+    """The matrices of figures 1 and 2 for any head.
 
-    Keys: original, softmax, paraproduct, corollary (the last three in organised order; the last two clipped at 0 and
-    renormalised), query_order, key_order.
+    Keys: original (softmax in the order of the tokens); softmax, paraproduct, corollary (in organized order, the last
+    two clipped at 0 and renormalized); query_order, key_order.
     """
     captured = open_capture(source)
     wanted = HeadId.parse(head) if isinstance(head, str) else head
-    found = _chosen(captured, wanted.block, [wanted])[0]
-    scores, present = Layer(captured, batch, found.block, found.layer, (found.head,)).load()
+    (layer,) = _layers(captured, batch, _named(captured.heads(wanted.block), [wanted]))
+    scores, present = layer.load()
     g = log_attention(scores[0], present)
-    settings = (questionnaire or Questionnaire()).get_params()
-    return _figure_maps(Head(g, present, organise(g, present, settings)))
+    return _figure_maps(Head(g, present, organize(g, present, (questionnaire or Questionnaire()).get_params())))
 
 
 def _figure_maps(head: Head) -> dict[str, Array]:
     orders = {"query_order": head.trees.query.order, "key_order": head.trees.key.order}
-    organised = np.ix_(*orders.values())
+    organized = np.ix_(*orders.values())
     maps = {name: as_probabilities(head.approximation(name), head.present) for name in ("paraproduct", "corollary")}
     maps["softmax"] = head.softmax
-    out = {name: found[organised].astype(np.float32) for name, found in maps.items()}
+    out = {name: found[organized].astype(np.float32) for name, found in maps.items()}
     return out | {"original": head.softmax.astype(np.float32)} | {k: v.astype(np.int32) for k, v in orders.items()}
 
 
-def _change(study: _Study, model: Model, threads: int, steps: Steps, say: Callable[[str], None]) -> str:
-    """Put the maps back into the model, input by input; return the unit, '' where the model cannot be asked."""
-    import torch
+def _named(known: Sequence[HeadId], heads: Sequence[HeadId | str] | None) -> list[HeadId]:
+    """The heads that were asked for, in the order of those there are; all without."""
+    if heads is None:
+        return list(known)
+    wanted = {HeadId.parse(head) if isinstance(head, str) else HeadId(*head) for head in heads}
+    if not wanted:
+        raise InputError("no heads given; name some or leave the choice out for all")
+    missing = sorted(wanted - set(known))
+    if missing:
+        raise InputError(f"head {missing[0]} was not captured or not chosen; there are {known[0]} to {known[-1]}")
+    return [head for head in known if head in wanted]
 
-    from headscape.studies.softmax.function import Bench, inputs_of, unit_of
 
-    try:
-        samples = inputs_of(model, study.captured, study.block)
-    except InputError as error:
-        say(f"no functional test: {error}")
-        return ""
-    before = torch.get_num_threads()
-    torch.set_num_threads(threads)
-    try:
-        for i in range(study.n):
-            made: list[Bench] = []
+def _settings(questionnaire: Questionnaire) -> dict[str, Any]:
+    questionnaire.settings_for(2)  # a wrong one is said before anything is written
+    return {name: value for name, value in questionnaire.get_params().items() if name not in SILENT}
 
-            def bench(i: int = i, made: list[Bench] = made) -> Bench:
-                if not made:  # only when something is left to do
-                    made.append(Bench(model, samples[i]))
-                return made[0]
 
-            layers, maps = study.layers(i), study.maps(i)
-            for layer, file, path in zip(layers, maps, study.changes(i), strict=True):
-                change_layer(bench, layer, file, path)
-                steps.one()
-            change_all(bench, layers, maps, study.all_changes(i))
-            steps.one()
-    finally:
-        torch.set_num_threads(before)
-    return unit_of(model)
+def _samples(model: Model, captured: Capture, block: str) -> list[Sample]:
+    from headscape.attention.samples import replayed
+
+    return replayed(model, captured, block)
+
+
+def _layers(source: Capture | Path, batch: int, heads: Sequence[HeadId]) -> list[Layer]:
+    """The layers that have these heads of one block, on an input."""
+    by_layer: dict[int, list[int]] = {}
+    for head in heads:
+        by_layer.setdefault(head.layer, []).append(head.head)
+    return [Layer(source, batch, heads[0].block, n, tuple(found)) for n, found in by_layer.items()]
 
 
 @dataclass(frozen=True)
 class _Study:
-    """Which heads on which inputs, and the files of what was found of them."""
+    """Which heads on which inputs, the settings of the study, and where its files are."""
 
     captured: Capture
-    source: Capture | Path
-    block: str
     heads: list[HeadId]
     n: int
-    folder: Path
+    facts: Mapping[str, Any]
+    folder: Folder
 
-    def layers(self, i: int) -> list[Layer]:
-        """The layers that have chosen heads, on input i."""
-        by_layer: dict[int, list[int]] = {}
-        for head in self.heads:
-            by_layer.setdefault(head.layer, []).append(head.head)
-        return [Layer(self.source, i, self.block, n, tuple(h)) for n, h in by_layer.items()]
+    def _units(self, name: str, source: Capture | Path, batch: int, threads: int, *weights: str) -> dict[str, Any]:
+        """The units that decompose the layers on one input; `weights` are those of a control."""
+        number, settings = self.captured.numbers[batch], self.facts["questionnaire"]
+        content, seed = self.captured.content(self.n).get(f"batch {number}"), self.facts["seed"] + number
+        units = {}
+        for layer in _layers(source, batch, self.heads):
+            facts = (layer.place, layer.heads, settings, seed, content, *weights)
+            path = self.folder.unit(f"{name}-{number:04d}-{layer.layer:04d}", *facts)
+            units[f"{name} of layer {layer.place}, input {number}"] = (path, layer, settings, threads, seed)
+        return units
 
-    def _files(self, name: str) -> list[Path]:
-        return [self.folder / f"{name}-{layer.layer:04d}.safetensors" for layer in self.layers(0)]
+    def measured(self, work: Work) -> list[list[Path]]:
+        """Decompose every layer on every input; the files, by input."""
+        with reachable(self.captured, work.engine, self.folder.units) as source:
+            units = [self._units("maps", source, i, work.threads) for i in range(self.n)]
+            every = {name: unit for each in units for name, unit in each.items()}
+            run_units(measure_layer, every, work, work.stage("decomposing", len(every)))
+        return [[unit[0] for unit in each.values()] for each in units]
 
-    def maps(self, i: int) -> list[Path]:
-        return self._files(f"maps-{i:04d}")
+    def control(self, model: Model, work: Work) -> list[Path]:
+        """Decompose the layers of random weights on the first input; the files."""
+        from headscape.attention.capture import recapture
 
-    def controls(self) -> list[Path]:
-        return self._files("control")
+        def units(source: Capture | Path) -> dict[str, Any]:
+            return self._units("control", source, 0, work.threads, model.fingerprint, model.dtype)
 
-    def changes(self, i: int) -> list[Path]:
-        return self._files(f"changes-{i:04d}")
+        paths = [unit[0] for unit in units(self.captured).values()]
+        if not all(path.exists() for path in paths):
+            work.say("giving the first input to random weights")
+            other = recapture(model, Capture.in_memory([self.captured.batch(0)]), keep=("scores",), dtype="float32")
+            with reachable(other, work.engine, self.folder.units) as source:
+                run_units(measure_layer, units(source), work, work.stage("random weights", len(paths)))
+        return paths
 
-    def all_changes(self, i: int) -> Path:
-        return self.folder / f"changes-{i:04d}-all.safetensors"
+    def changes(
+        self, model: Model, samples: Sequence[Sample], maps: Sequence[Sequence[Path]], work: Work
+    ) -> tuple[str, list[list[Path]]]:
+        """Put the maps back into the model; the unit of a change, and the files by input: each layer, then all heads."""
+        from headscape.attention.threads import torch_threads
+        from headscape.studies.softmax.function import Intervention, effect_unit
 
-    def n_steps(self, with_model: bool, with_control: bool) -> int:
-        n_layers = len(self.layers(0))
-        return self.n * n_layers + with_control * n_layers + with_model * self.n * (n_layers + 1)
+        def path(i: int, name: str, *files: Path) -> Path:
+            made_of = [file.name for file in files]
+            return self.folder.unit(
+                f"changes-{self.captured.numbers[i]:04d}-{name}", made_of, model.fingerprint, model.dtype
+            )
 
-    def table(self, values: Array, changes: Array | None, seed: int) -> pd.DataFrame:
-        """One row a head: means over inputs, and the changes with their intervals."""
-        frame = pd.DataFrame(self.heads, columns=["block", "layer", "head"])
-        frame = pd.concat([frame, pd.DataFrame(_mean(values).T, columns=list(COLUMNS))], axis=1)
-        if changes is not None:
-            for v, name in enumerate(HEAD_VARIANTS):
-                intervals = [bootstrap(column, random_state=seed) for column in changes[:, v].T]
-                frame[f"change_{name}"] = [interval.value for interval in intervals]
-                frame[f"change_{name}_low"] = [interval.low for interval in intervals]
-                frame[f"change_{name}_high"] = [interval.high for interval in intervals]
-        frame["note"] = [note for path in self.maps(0) for note in read_unit(path)[1]]
-        return frame
+        alone = replace(work, engine=LocalEngine(1))  # the model runs here, when no job does
+        found = []
+        with torch_threads(work.asked_threads or cores()):
+            steps = work.stage("replacing softmax in the model", self.n * (len(maps[0]) + 1))
+            for i, files in enumerate(maps):
+                intervention = cache(partial(Intervention, model, samples[i]))  # made only when something is left to do
+                layers = _layers(self.captured, i, self.heads)
+                each = {
+                    f"layer {layer.place}, input {i}": (path(i, f"{layer.layer:04d}", file), intervention, layer, file)
+                    for layer, file in zip(layers, files, strict=True)
+                }
+                every = (path(i, "all", *files), intervention, layers, files)
+                run_units(change_layer, each, alone, steps)
+                run_units(change_all, {f"all heads, input {i}": every}, alone, steps)
+                found.append([unit[0] for unit in (*each.values(), every)])
+        return effect_unit(model), found
 
-    def summary(
-        self, unit: str, with_control: bool, tolerance: float, shown: list[HeadId], facts: Mapping[str, Any]
+    def result(
+        self, maps: Sequence[Sequence[Path]], controls: Sequence[Path], unit: str, changes: Sequence[Sequence[Path]]
     ) -> SoftmaxResult:
         """Read the files and put the result together."""
 
-        def gather(files: list[Path], name: str) -> list[Array]:
+        def gather(files: Sequence[Path], name: str) -> list[Array]:
             return [read_unit(path)[0][name] for path in files]
 
-        inputs = range(self.n)
-        values = np.array([np.concatenate(gather(self.maps(i), "values")).T for i in inputs])
-        each = layers = every = base = None
-        if unit:
-            each = np.array([np.concatenate(gather(self.changes(i), "heads"), axis=1) for i in inputs])
-            layers = np.array([np.stack(gather(self.changes(i), "layer"), axis=1) for i in inputs])
-            totals = [read_unit(self.all_changes(i))[0] for i in inputs]
-            every, base = np.array([t["changes"] for t in totals]), np.array([t["base"][0] for t in totals])
-        frame = self.table(values, each, facts["seed"])
-        if unit:
-            frame["invariant"] = np.where(within(frame, "corollary", tolerance), "yes", "no")
+        values = np.array([np.concatenate(gather(files, "values")).T for files in maps])
+        by_head = np.array([np.concatenate(gather(files[:-1], "heads"), axis=1) for files in changes])
+        by_layer = np.array([np.stack(gather(files[:-1], "layer"), axis=1) for files in changes])
+        at_once, base = (np.array([gather(files[-1:], name)[0] for files in changes]) for name in ("changes", "base"))
+        frame = _table(self.heads, values, by_head if changes else None, self.facts["tolerance"])
+        frame["note"] = [note for path in maps[0] for note in read_unit(path)[1]]
+        shown = [HeadId.parse(head) for head in self.facts["show"]] or _exemplars(frame)
+        tokens = self.captured.batch(0).info["blocks"][self.facts["block"]]
         return SoftmaxResult(
-            block=self.block,
+            block=self.facts["block"],
             unit=unit,
-            tolerance=tolerance,
+            tolerance=self.facts["tolerance"],
             heads=frame,
             values=values,
-            scales=np.concatenate(gather(self.maps(0), "scales")).mean(axis=0),
-            control=np.concatenate(gather(self.controls(), "values")).T if with_control else None,
-            changes_head=each,
-            changes_layer=layers,
-            changes_all=every,
-            base=base,
-            maps={str(head): self._maps_of_head(head) for head in shown or _exemplars(frame)},
-            tokens=self._tokens(),
-            settings=dict(facts),
+            scales=np.concatenate(gather(maps[0], "scales")).mean(axis=0),
+            control=np.concatenate(gather(controls, "values")).T if controls else None,
+            changes_head=by_head if changes else None,
+            changes_layer=by_layer if changes else None,
+            changes_all=at_once if changes else None,
+            base=base[:, 0] if changes else None,
+            maps={str(head): self._drawn(head, maps[0]) for head in shown},
+            tokens={axis: [str(t) for t in tokens.get(f"{axis}_tokens") or []] for axis in ("query", "key")},
+            settings=dict(self.facts),
         )
 
-    def _tokens(self) -> dict[str, list[str]]:
-        facts = self.captured.batch(0).info["blocks"][self.block]
-        return {axis: [str(t) for t in facts.get(f"{axis}_tokens") or []] for axis in ("query", "key")}
-
-    def _maps_of_head(self, head: HeadId) -> dict[str, Array]:
-        layers = {layer.layer: k for k, layer in enumerate(self.layers(0))}
-        layer, path = self.layers(0)[layers[head.layer]], self.maps(0)[layers[head.layer]]
+    def _drawn(self, head: HeadId, files: Sequence[Path]) -> dict[str, Array]:
+        """The matrices of figures 1 and 2 on the first input."""
+        layers = _layers(self.captured, 0, self.heads)
+        layer, file = next(pair for pair in zip(layers, files, strict=True) if pair[0].layer == head.layer)
         scores, present = layer.load()
         k = layer.heads.index(head.head)
-        return _figure_maps(Head(log_attention(scores[k], present), present, trees_of(path, k)))
+        return _figure_maps(Head(log_attention(scores[k], present), present, trees_of(file, k)))
+
+
+def _table(heads: Sequence[HeadId], values: Array, changes: Array | None, tolerance: float) -> pd.DataFrame:
+    """One row per head: means over inputs; exponents and changes with their intervals, and whether it passes."""
+    means = np.ma.masked_invalid(values).mean(axis=0).filled(np.nan)
+    columns = dict(zip(COLUMNS, means, strict=True)) | _ends("alpha", values[:, COLUMNS.index("alpha")])
+    if changes is not None:
+        for v, name in enumerate(HEAD_VARIANTS):
+            columns |= {f"change_{name}": changes[:, v].mean(axis=0)} | _ends(f"change_{name}", changes[:, v])
+    frame = pd.concat([pd.DataFrame(heads, columns=["block", "layer", "head"]), pd.DataFrame(columns)], axis=1)
+    if changes is not None:
+        frame["invariant"] = standing(frame, "corollary", tolerance)
+    return frame
+
+
+def _ends(name: str, samples: Array) -> dict[str, Array]:
+    """Both ends of the intervals of means over inputs (n_input, n_head)."""
+    intervals = [mean_interval(each) for each in samples.T]
+    return {f"{name}_{end}": np.array([getattr(each, end) for each in intervals]) for end in ("low", "high")}
 
 
 def _exemplars(frame: pd.DataFrame) -> list[HeadId]:
     order = frame["corollary_error"].sort_values(kind="stable").index
     places = np.unique(np.rint(np.linspace(0, len(order) - 1, SHOWN)).astype(int))
     return [HeadId(*frame.loc[order[p], ["block", "layer", "head"]]) for p in places]
-
-
-def _mean(values: Array) -> Array:
-    """Mean over inputs, NaN left out."""
-    known = np.isfinite(values)
-    total = np.where(known, values, 0).sum(axis=0)
-    count = known.sum(axis=0)
-    mean: Array = np.divide(total, count, out=np.full(total.shape, np.nan), where=count > 0)
-    return mean
-
-
-def _chosen(captured: Capture, block: str, heads: Sequence[HeadId | str] | None) -> list[HeadId]:
-    known = captured.heads(block)
-    if heads is None:
-        return known
-    wanted = {HeadId.parse(head) if isinstance(head, str) else HeadId(*head) for head in heads}
-    if not wanted:
-        raise InputError("no heads given; name some or leave the choice out for all")
-    missing = sorted(wanted - set(known))
-    if missing:
-        raise InputError(f"head {missing[0]} was not captured in block {block!r} ({len(known)} heads were)")
-    return [head for head in known if head in wanted]

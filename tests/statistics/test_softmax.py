@@ -76,6 +76,15 @@ def test_entropy_by_radius():
     assert (np.diff(found.measured) < 0).all()
 
 
+def test_entropy_on_a_sphere_never_falls_below_zero():
+    """Beyond l^2 = 2 n log n the random energy model is frozen: a few entries have all the weight, at any size."""
+    assert S.entropy_of_sphere(100, 100.0) == 0
+    edge = np.sqrt(2 * 100 * np.log(100))
+    assert S.entropy_of_sphere(100, edge * 0.99) > 0 == S.entropy_of_sphere(100, edge * 1.01)
+    found = S.entropy_by_radius(1000, [0.5 * np.sqrt(2000 * np.log(1000)), 1e4], 500)
+    assert np.abs(found.measured - found.predicted).max() < 0.15 * np.log(1000)
+
+
 def test_softmax_entropy():
     assert S.softmax_entropy(np.zeros((3, 8))).tolist() == pytest.approx([np.log(8)] * 3)
     assert S.softmax_entropy([1e5, 0, 0]) == 0
@@ -102,6 +111,12 @@ def test_the_slerp_conjecture_is_an_approximation(radius, expected, within):
     assert found.mean_error < found.relative_error
     assert found.measured[-1] == pytest.approx(0, abs=1e-12) and (np.diff(found.measured) < 0).all()
     assert found.predicted[0] == pytest.approx(radius**2 / 100)
+
+
+def test_the_error_of_the_slerp_conjecture_is_a_share():
+    """At radius 1000 softmax is one-hot; a pair with one and the same largest entry has a curve of height 1e-20."""
+    found = S.slerp_experiment(100, 1000.0)
+    assert 0.5 < found.relative_error <= 1 and 0.5 < found.mean_error <= 1
 
 
 def test_one_pair_of_the_slerp_experiment_written_out():
@@ -135,9 +150,11 @@ def test_exp_of_a_combination():
     [
         (lambda: S.lognormal_moments(0, -1), "not negative"),
         (lambda: S.on_sphere(1, 5, 1.0), "two dimensions"),
-        (lambda: S.slerp([1.0, 0], [0, 2.0], 0.5), "one length"),
+        (lambda: S.slerp([1.0, 0], [0, 2.0], 0.5), "the same length"),
         (lambda: S.slerp([1.0, 0], [-1.0, 0], 0.5), "parallel"),
         (lambda: S.slerp_experiment(10, 1.0, pairs=1), "two pairs"),
+        (lambda: S.slerp_experiment(10, 0.0), "a radius above 0"),
+        (lambda: S.slerp_experiment(10, -1.0), "a radius above 0"),
         (lambda: S.combination(np.eye(2), [1.0]), "do not fit"),
     ],
 )

@@ -8,7 +8,6 @@ from sklearn.covariance import ledoit_wolf as reference_ledoit_wolf
 
 import headscape as hs
 from headscape.statistics import gaussian as G
-from headscape.statistics import tokens as T
 
 DRAWS = 400_000
 
@@ -28,11 +27,16 @@ def mean_and_error(values):
 
 
 @pytest.mark.parametrize(("n", "dim"), [(5, 30), (60, 20), (300, 64)])
-def test_shrinkage_is_that_of_scikit_learn(n, dim):
+def test_shrinkage_is_that_of_ledoit_and_wolf(n, dim):
+    """By scikit-learn, and written out: mean squared distance of x x^T from S over n, over that of S from a multiple of I."""
     X = np.random.default_rng(n).normal(size=(n, dim)) * np.linspace(0.1, 3, dim) + 5
     covariance, shrinkage = reference_ledoit_wolf(X)
     found = G.fit_gaussian(X)
-    assert found.shrinkage == pytest.approx(shrinkage)
+    centred = X - X.mean(axis=0)
+    S = centred.T @ centred / n
+    noise = np.mean([((np.outer(x, x) - S) ** 2).sum() for x in centred]) / n
+    spread = ((S - np.trace(S) / dim * np.eye(dim)) ** 2).sum()
+    assert found.shrinkage == pytest.approx(shrinkage) == pytest.approx(min(noise, spread) / spread)
     np.testing.assert_allclose(found.covariance, covariance, atol=1e-12)
     np.testing.assert_allclose(found.mean, X.mean(axis=0))
     assert found.n_samples == n
@@ -53,13 +57,43 @@ def test_fewer_samples_than_dimensions_have_an_entropy_only_when_shrunk():
         G.entropy(G.fit_gaussian(X, shrinkage=0.0))
 
 
+@pytest.mark.parametrize("seed", range(8))
+def test_two_samples_are_fitted_only_with_a_given_shrinkage(seed):
+    """Both have the same outer product, so their noise is 0 but for rounding, and once came out as -1.3e-16."""
+    X = np.random.default_rng(seed).normal(size=(2, 4))
+    with pytest.raises(hs.InputError, match="two samples show no noise"):
+        G.fit_gaussian(X)
+    assert np.isfinite(G.entropy(G.fit_gaussian(X, 0.3)))
+    assert G.fit_gaussian(X[:, :1]).shrinkage == 0  # a single variance needs none
+    assert 0 < G.fit_gaussian(np.vstack([X, X[0] + X[1]])).shrinkage <= 1
+
+
+@pytest.mark.parametrize("variances", [(1e-12, 1e6), (1e-200, 1e100), (1e-30, 1.0, 1e30)])
+def test_units_do_not_make_a_covariance_singular(variances):
+    p = G.Gaussian(np.zeros(len(variances)), np.diag(variances))
+    expected = sum(0.5 * np.log(2 * np.pi * np.e * v) for v in variances)
+    assert G.entropy(p) == pytest.approx(expected)  # -4.07 for the first
+    assert G.kl_divergence(p, p) == pytest.approx(0, abs=1e-9)
+    x = np.sqrt(np.array(variances))[None]
+    assert p.log_density(x)[0] == pytest.approx(-0.5 * (len(x[0]) + sum(np.log(2 * np.pi * v) for v in variances)))
+    close = np.diag(variances).astype(float)
+    close[0, 1] = close[1, 0] = np.sqrt(variances[0] * variances[1])  # correlation 1: singular in any units
+    with pytest.raises(hs.InputError, match="singular"):
+        G.log_determinant(close)
+
+
 @pytest.mark.parametrize(
     ("call", "message"),
     [
         (lambda: G.fit_gaussian(np.zeros((1, 3))), "two or more rows"),
         (lambda: G.fit_gaussian([[0.0], [np.nan]]), "1 of the samples' entries are NaN"),
         (lambda: G.fit_gaussian(np.zeros((5, 3)), 1.5), "between 0 and 1"),
+        (lambda: G.fit_gaussian(np.random.default_rng(0).normal(size=(2, 5))), "two samples show no noise.*shrinkage="),
         (lambda: G.Gaussian(np.zeros(2), np.eye(3)), "does not fit"),
+        (lambda: G.Gaussian(np.zeros(2), [[1, np.nan], [np.nan, 1]]), "2 entries of the covariance are NaN"),
+        (lambda: G.Gaussian(np.zeros(2), [[1, 0.5], [0.2, 1]]), "symmetric.*differ from their mirror by up to 0.3"),
+        (lambda: G.log_determinant([[1, np.inf], [np.inf, 1]]), "NaN or infinite"),
+        (lambda: G.log_determinant([[1, 0.5], [0.2, 1]]), "symmetric"),
         (lambda: G.entropy(G.fit_gaussian(np.ones((50, 3)))), "rank 0"),
         (lambda: G.entropy(G.Gaussian(np.zeros(2), [[1, 1], [1, 1]])), "rank 1 in 2"),
         (lambda: G.entropy(G.Gaussian(np.zeros(2), [[1, 2], [2, 1]])), "singular"),
@@ -68,10 +102,6 @@ def test_fewer_samples_than_dimensions_have_an_entropy_only_when_shrunk():
         (lambda: G.mutual_information(a_gaussian(3, 0), 3), "between 1 and 2"),
         (lambda: G.linear_map(a_gaussian(3, 0), np.eye(2)), "3 dimensions"),
         (lambda: G.principal_subspace(np.ones((5, 3))), "all equal"),
-        (lambda: T.window_gaussian([np.zeros((4, 2))], 5), "no sequence has 5 tokens"),
-        (lambda: T.information_by_distance([np.zeros((4, 2))], [3]), "between 1 and 2"),
-        (lambda: T.next_token_mixture(np.eye(2), [1.0]), "do not fit"),
-        (lambda: T.next_token_mixture(np.eye(2), [0.0, 0.0]), "probabilities"),
     ],
 )
 def test_bad_input_is_named(call, message):
@@ -201,86 +231,3 @@ def test_principal_subspace_is_that_of_the_svd():
     assert (found.basis[np.arange(3), np.abs(found.basis).argmax(axis=1)] > 0).all()
     assert G.principal_subspace(X[:4], 32).dim == 3  # four samples span three directions
     assert G.principal_subspace(X @ np.diag([1, 1, 0, 0, 0, 0.0]), 32).dim == 2
-
-
-# ---------------------------------------------------------------------- tokens
-
-
-def autoregressive(n_sequences, n_tokens, dim, a, seed=0):
-    """x_{i+1} = a x_i + sqrt(1 - a^2) noise: every entry has correlation a^r at distance r."""
-    rng = np.random.default_rng(seed)
-    x = np.empty((n_sequences, n_tokens, dim))
-    x[:, 0] = rng.normal(size=(n_sequences, dim))
-    for i in range(1, n_tokens):
-        x[:, i] = a * x[:, i - 1] + np.sqrt(1 - a * a) * rng.normal(size=(n_sequences, dim))
-    return x
-
-
-def test_information_by_distance_of_a_known_process():
-    """-dim/2 log(1 - a^{2r}): less the null it is met within four of its standard errors."""
-    a, dim, distances = 0.8, 4, [1, 2, 4, 16]
-    found = T.information_by_distance(list(autoregressive(8, 1500, dim, a)), distances, 32)
-    expected = -dim / 2 * np.log(1 - a ** (2 * np.array(distances)))
-    assert (np.abs(found.excess - expected) < 4 * found.error + 1e-3).all()
-    assert (found.error < 0.05).all() and (found.shrinkage == 0).all()
-    assert found.subspace.kept == pytest.approx(1) and found.subspace.dim == dim
-    assert found.null.max() < 0.01 and (np.diff(found.information) < 0).all()
-
-
-def test_shuffled_pairs_show_what_few_samples_pretend():
-    """Independent tokens, 300 pairs in 2 x 10 dimensions: the bias is about dim^2 / 2n, and the null finds it."""
-    x = np.random.default_rng(1).normal(size=(1, 301, 10))
-    found = T.information_by_distance(list(x), [1], 10, n_shuffles=20)
-    assert found.information[0] > 0.1
-    assert found.null[0] == pytest.approx(10**2 / (2 * 300), rel=0.25)  # the next term of the bias is a tenth of it
-    assert abs(found.excess[0]) < 0.08
-    assert np.isnan(found.error[0])  # one sequence
-
-
-def test_joint_gaussian_of_a_window():
-    """Blocks S_ij of an autoregressive process are a^|i-j| I.
-
-    Its 12,000 tokens count as 12,000 (1 - a^2)/(1 + a^2) = 2,600: an entry errs by up to sqrt(2/2600) = .028, and .12
-    is four times that.
-    """
-    a = 0.8
-    found = T.window_gaussian(list(autoregressive(8, 1500, 3, a)), 4, 3)
-    turn = found.subspace.basis
-    for i in range(4):
-        for j in range(4):
-            np.testing.assert_allclose(turn.T @ found.block(i, j) @ turn, a ** abs(i - j) * np.eye(3), atol=0.12)
-    assert found.gaussian.dim == 12 and found.gaussian.shrinkage == 0
-    short = T.window_gaussian([np.random.default_rng(0).normal(size=(40, 8))] * 2, 4, 8)
-    assert short.gaussian.shrinkage > 0  # 74 windows in 32 dimensions, and it says so
-
-
-def test_window_is_the_windows_one_by_one():
-    sequences = [np.random.default_rng(s).normal(size=(7 + s, 4)) for s in range(3)]
-    found = T.window_gaussian(sequences, 3, 2, shrinkage=0.1)
-    rows = [
-        np.concatenate([found.subspace.project(s[i + k]) for k in range(3)])
-        for s in sequences
-        for i in range(len(s) - 2)
-    ]
-    slow = G.fit_gaussian(np.array(rows), 0.1)
-    np.testing.assert_allclose(found.gaussian.covariance, slow.covariance, atol=1e-12)
-
-
-def test_next_token_mixture_is_the_covariance_of_draws():
-    rng = np.random.default_rng(8)
-    v, p = rng.normal(size=(5, 12)), np.array([0.5, 0.2, 0.15, 0.1, 0.05])
-    found = T.next_token_mixture(v, 3 * p)  # scaled to sum to 1
-    drawn = v[rng.choice(5, size=DRAWS, p=p)]
-    np.testing.assert_allclose(found.mean, drawn.mean(axis=0), atol=0.01)  # sd of an entry about 1, / sqrt(n) = .0016
-    np.testing.assert_allclose(found.covariance, np.cov(drawn.T), atol=0.02)
-    np.testing.assert_allclose(found.spectrum, np.linalg.eigvalsh(found.covariance)[::-1][:5], atol=1e-12)
-    assert np.linalg.matrix_rank(found.covariance) == 4 and found.spectrum[-1] == pytest.approx(0, abs=1e-12)
-
-
-def test_the_printed_mixture_covariance_fails_the_same_check():
-    rng = np.random.default_rng(8)
-    v, p = rng.normal(size=(5, 12)), np.array([0.5, 0.2, 0.15, 0.1, 0.05])
-    printed = np.einsum("i,ij,ik->jk", p**2, v, v)  # lambda^2, not centred
-    drawn = v[rng.choice(5, size=DRAWS, p=p)]
-    assert np.abs(printed - np.cov(drawn.T)).max() > 10 * 0.02
-    assert np.linalg.matrix_rank(printed) == 5

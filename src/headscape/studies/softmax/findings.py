@@ -1,0 +1,193 @@
+"""What the softmax study says, in sentences: claims of Fasina, Pohle, Su and Coifman (2025), each beside its controls."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+import numpy.typing as npt
+
+from headscape.intervals import Interval, mean_interval
+from headscape.results import Finding
+from headscape.studies.softmax.head import COLUMNS
+from headscape.studies.softmax.result import CLOSE, ENOUGH
+from headscape.verdicts import Judgement, cannot_tell, judge
+
+if TYPE_CHECKING:
+    from headscape.studies.softmax.result import SoftmaxResult
+
+__all__ = ["findings"]
+
+BoolArray = npt.NDArray[np.bool_]
+NEARLY_ALL = 0.9
+"""Share of heads that must pass for a claim about heads to hold."""
+UNIFORM = 0.005
+"""Divergence from uniform attention, in nats, up to which a head counts as uniform; a relative error of 10 % makes as much."""
+TWICE = 1.9
+"""Ratio of exponents from which the residual counts as twice as regular."""
+FEWEST = 3
+"""Inputs without which nothing is decided, whatever was asked for."""
+
+
+def findings(r: SoftmaxResult) -> list[Finding]:
+    """All findings, in the order in which a reader should meet them."""
+    found = [_invariance(r) if r.unit else _without_model(r), _pointwise(r), _condition(r), _regular(r), _residual(r)]
+    return found + ([_at_once(r)] if r.unit else []) + ([_random(r)] if r.control is not None else [])
+
+
+def _decided(r: SoftmaxResult, judgement: Judgement) -> Judgement:
+    """The judgement, if there are enough inputs for any."""
+    n, needed = len(r.values), min(ENOUGH, max(FEWEST, int(r.settings["batches"])))
+    return (
+        judgement if n >= needed else cannot_tell(f"too few inputs: {n}, it takes {needed} unless fewer are asked for")
+    )
+
+
+def _share(r: SoftmaxResult, passing: BoolArray, what: str) -> tuple[str, Judgement]:
+    """For which share of heads `what` is so (n_input, n_head), not counting uniform ones; and whether that is nearly all."""
+    varied = r.column("mean_kl") > UNIFORM
+    count = np.where(varied.any(axis=1), varied.sum(axis=1), np.nan)
+    share = mean_interval((passing & varied).sum(axis=1) / count)
+    if not varied.any():
+        return "every head is nearly uniform", cannot_tell("no head can fail: all are nearly uniform")
+    verdict = _decided(r, judge(share, above=NEARLY_ALL, control="nearly all heads"))
+    return f"{what} for a share of {share} of the heads that are not nearly uniform", verdict
+
+
+def _medians(values: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
+    """Median over heads for every input (n_input,), NaN left out."""
+    known = [row[np.isfinite(row)] for row in values]
+    return np.array([np.median(row) if len(row) else np.nan for row in known])
+
+
+def _without_model(r: SoftmaxResult) -> Finding:
+    close = r.heads["corollary_error"] <= CLOSE
+    text = (
+        f"It cannot be told whether heads are invariant to softmax: what replacing it does to the model was not measured. Corollary 1's "
+        f"decomposition is within {CLOSE:.0%} of softmax for {int(close.sum())} of {r.n_heads} heads ({close.mean():.0%})."
+    )
+    return Finding(text, "variants", cannot_tell("the model was not run"), "softmax.invariance")
+
+
+def _invariance(r: SoftmaxResult) -> Finding:
+    own, uniform, paraproduct = (r.standing(name) for name in ("corollary", "mean", "paraproduct"))
+    needed = uniform == "no"
+    verdict = cannot_tell(
+        "no head is shown to need its map: with uniform attention none changes the model beyond the tolerance"
+    )
+    among = "no head fails with uniform attention"
+    if needed.any():
+        passes, fails = ((own[needed] == said).mean() for said in ("yes", "no"))
+        within = (r.heads["change_corollary"].abs() <= r.tolerance).to_numpy()[needed].mean()
+        share = Interval(float(within), float(passes), float(1 - fails), len(r.values))
+        control = "nearly all of the heads that fail with uniform attention"
+        verdict = _decided(r, judge(share, above=NEARLY_ALL, control=control))
+        among = f"of the {int(needed.sum())} heads that fail with uniform attention, {passes:.0%} pass with Corollary 1 and {fails:.0%} fail"
+    opening = verdict.opening("heads are invariant to softmax", "heads are not invariant to softmax")
+    text = (
+        f"{opening} (Fasina, Pohle, Su and Coifman, 2025). Within {r.tolerance:g} {r.unit_name}, {int((own == 'yes').sum())} of {r.n_heads} heads "
+        f"({(own == 'yes').mean():.0%}) can have softmax replaced by Corollary 1's decomposition, and {(own == 'no').mean():.0%} cannot; by the "
+        f"paraproduct {(paraproduct == 'yes').mean():.0%} can. Uniform attention passes for {(uniform == 'yes').mean():.0%}; {among}."
+    )
+    return Finding(text, "change-heads", verdict, "softmax.invariance")
+
+
+def _pointwise(r: SoftmaxResult) -> Finding:
+    share, verdict = _share(r, r.column("paraproduct_error") <= CLOSE, f"it is within {CLOSE:.0%}")
+    opening = verdict.opening("the paraproduct is close to softmax", "the paraproduct is not close to softmax")
+    names = ("corollary", "paraproduct", "boundary", "mean", "linear", "natural", "shuffled")
+    e = {name: f"{r.median(f'{name}_error'):.2f}" for name in names}
+    text = (
+        f"{opening}: {share}. The median relative error is {e['paraproduct']} for the paraproduct and {e['corollary']} for "
+        f"Corollary 1; {e['natural']} for the paraproduct in the natural order, {e['shuffled']} for that of shuffled heads, {e['boundary']} for "
+        f"boundary terms alone, {e['linear']} for a + b g, {e['mean']} for the mean."
+    )
+    return Finding(text, "variants", verdict, "softmax.pointwise")
+
+
+def _condition(r: SoftmaxResult) -> Finding:
+    what = f"averages are within {CLOSE:g} nats of 0 (rms), so that e^average = 1,"
+    share, verdict = _share(r, r.column("average_rms") <= CLOSE, what)
+    opening = verdict.opening("the condition of Corollary 1 is met", "the condition of Corollary 1 is not met")
+    text = (
+        f"{opening}: {share}. The median head has "
+        f"{r.median('average_rms'):.2f}, at most {r.median('average_max'):.1f}. Mixed differences are {r.median('mixed_rms'):.2f} nats (rms), "
+        f"{r.median('mixed_share'):.0%} of the variance of log-attention."
+    )
+    return Finding(text, "condition", verdict, "softmax.condition")
+
+
+def _regular(r: SoftmaxResult) -> Finding:
+    own, shuffled = (mean_interval(_medians(r.column(name))) for name in ("alpha", "alpha_shuffled"))
+    rough = not shuffled.value > 0
+    control = "what Theorem 1 assumes" if rough else "shuffled heads"
+    verdict = _decided(r, judge(own, above=0.0 if rough else shuffled, control=control))
+    opening = verdict.opening("log-attention is as regular as assumed", "log-attention is rougher than assumed")
+    above, surely = (float((r.heads[name] > 0).mean()) for name in ("alpha", "alpha_low"))
+    text = (
+        f"{opening}: Theorem 1 needs Hoelder exponents above 0, and the median organized head has {own} (natural order "
+        f"{r.median('alpha_natural'):.2f}, shuffled {r.median('alpha_shuffled'):.2f}, white noise -0.5). {above:.0%} of the exponents are above 0, "
+        f"and {surely:.0%} significantly so (95 % interval over inputs)."
+    )
+    return Finding(text, "exponents", verdict, "softmax.regularity")
+
+
+def _residual(r: SoftmaxResult) -> Finding:
+    coarse = r.column("alpha_coarse")
+    regular = (r.column("alpha") > 0) & (coarse > 0)
+    ratio = mean_interval(_medians(r.column("alpha_residual") / np.where(regular, coarse, np.nan)))
+    verdict = _decided(r, judge(ratio, above=TWICE, control="twice, less a twentieth"))
+    found = (
+        f"for heads with an exponent above 0 ({regular.mean():.0%} of them) the residual's is {ratio} times as large, the finest scale left out; "
+        "Theorem 1 says 2, counting scales 1.5"
+    )
+    if not regular.any():
+        verdict = cannot_tell("no head is regular")
+        found = (
+            f"no head has an exponent above 0; the median exponent of the residual is {r.median('alpha_residual'):.2f}"
+        )
+    opening = verdict.opening("the residual is twice as regular as the head", "the residual is not twice as regular")
+    return Finding(f"{opening}: {found}.", "exponents", verdict, "softmax.residual")
+
+
+def _size(change: Interval) -> Interval:
+    """How large a change is, whatever its sign."""
+    low, high = sorted((abs(change.low), abs(change.high)))
+    return Interval(abs(change.value), 0.0 if change.low <= 0 <= change.high else low, high, change.n, change.why)
+
+
+def _at_once(r: SoftmaxResult) -> Finding:
+    assert r.base is not None
+    changes = {name: r.change_all(name) for name in ("corollary", "paraproduct", "mean", "natural", "own")}
+    off = abs(changes["own"].value) > r.tolerance / 10
+    verdict = _decided(r, judge(_size(changes["corollary"]), below=r.tolerance, control="the tolerance"))
+    if verdict.verdict == "holds" and (off or not _size(changes["mean"]).low > r.tolerance):
+        what = (
+            "softmax of the captured scores changes the model too"
+            if off
+            else "uniform attention changes the model as little"
+        )
+        verdict = cannot_tell(what)
+    opening = verdict.opening("the model can do without any softmax", "the model cannot do without softmax")
+    before = f" (loss before: {float(np.mean(r.base)):.2f})" if r.unit == "loss" else ""
+    careful = (
+        f" Careful: softmax of the captured scores itself changes it by {changes['own']}; capture with --dtype float32, and leave out layers with a "
+        "window or a sink."
+    )
+    text = (
+        f"{opening}: with all heads replaced at once the change is {changes['corollary']} {r.unit_name} with Corollary 1, "
+        f"{changes['paraproduct']} with the paraproduct, {changes['natural']} with the paraproduct in the natural order, {changes['mean']} with "
+        f"uniform attention{before}.{careful if off else ''}"
+    )
+    return Finding(text, "change-all", verdict, "softmax.all_heads")
+
+
+def _random(r: SoftmaxResult) -> Finding:
+    assert r.control is not None
+    names = ("paraproduct_error", "corollary_error", "mean_error", "spread")
+    median = {name: f"{float(np.nanmedian(r.control[COLUMNS.index(name)])):.2f}" for name in names}
+    text = (
+        f"With random weights the median error is {median['paraproduct_error']} for the paraproduct, {median['corollary_error']} for Corollary 1 and "
+        f"{median['mean_error']} for the mean: there log-attention spreads by {median['spread']} nats, here by {r.median('spread'):.2f}."
+    )
+    return Finding(text, "variants")

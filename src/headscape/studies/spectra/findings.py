@@ -1,0 +1,142 @@
+"""What the spectra study says, in sentences: claims of the thesis (Wertich, 2024) about W_q, W_k and W_v, and alignment."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+from scipy.stats import binom
+
+from headscape.intervals import exactly, mean_interval
+from headscape.results import Finding
+from headscape.statistics.alignment import BEYOND
+from headscape.studies.spectra.result import KIND_NAMES, Side
+from headscape.verdicts import Judgement, judge
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from headscape.studies.spectra.result import SpectraResult
+
+__all__ = ["findings"]
+
+SURE = 0.99
+"""How often random rotations make at most the number of heads that counts as chance."""
+
+
+def findings(r: SpectraResult) -> list[Finding]:
+    """All findings, in the order in which a reader should meet them."""
+    found = [_sparser(r), _pressed(r), _above_noise(r), _outliers(r), _aligned(r), _symmetric(r)]
+    return found + [Finding(note) for note in r.notes[:3]]
+
+
+def _less_than_values(r: SpectraResult, column: str, log: bool = False) -> Judgement:
+    """Whether W_q and W_k both have less of something than W_v, layer by layer, beyond what they had before training."""
+    found = []
+    for kind in ("q", "k"):
+        before = r.difference(kind, "v", column, log, initial=True) if r.has_initial else 0.0
+        found.append(judge(mean_interval(r.difference(kind, "v", column, log) - before), below=0.0))
+    worst = max(found, key=lambda each: ("holds", "cannot tell", "does not hold").index(each.verdict))
+    what = f"difference to W_v by layer{', minus that before training' if r.has_initial else ''}"
+    return Judgement(worst.verdict, f"{what}: " + "; ".join(f"W_{k} {j.why}" for k, j in zip("qk", found, strict=True)))
+
+
+def _means(r: SpectraResult, column: str) -> str:
+    """Means of queries, keys and values over layers, beside those at initialization."""
+    own = ", ".join(f"W_{kind} {r.mean(kind, column)}" for kind in "qkv")
+    first = [f"{r.mean(kind, column, initial=True).value:.2g}" for kind in "qkv"] if r.has_initial else []
+    return own + (f"; at initialization {', '.join(first)}" if first else "")
+
+
+def _sparser(r: SpectraResult) -> Finding:
+    verdict = _less_than_values(r, "evenness")
+    opening = verdict.opening("W_q and W_k are sparser than W_v", "W_q and W_k are not both sparser than W_v")
+    gaps = ", ".join(f"W_{kind} - W_v {mean_interval(r.difference(kind, 'v', 'evenness'))}" for kind in "qk")
+    measure = "Evenness (1 is noise, lower means that fewer directions carry the matrix)"
+    text = f"{opening}. {measure}: {_means(r, 'evenness')}. Paired by layer: {gaps}."
+    return Finding(text, "evenness", verdict, "spectra.sparser")
+
+
+def _pressed(r: SpectraResult) -> Finding:
+    verdict = _less_than_values(r, "energy", log=True)
+    opening = verdict.opening(
+        "training lowers the energy of W_q and W_k", "training does not lower the energy of W_q and W_k"
+    )
+    ratios = [float(np.exp(r.difference(kind, "v", "energy", log=True).mean())) for kind in "qk"]
+    text = (
+        f"{opening} relative to W_v. Energy over that of Xavier's initialization: {_means(r, 'energy')}; the thesis found a tenth to a "
+        f"twentieth for W_q and W_k, and W_v unchanged. Per layer W_q has {ratios[0]:.2f} times the energy of W_v, W_k {ratios[1]:.2f} times "
+        "(geometric means)."
+    )
+    return Finding(text, "energy", verdict, "spectra.energy")
+
+
+def _above_noise(r: SpectraResult) -> Finding:
+    own, xavier = (", ".join(f"W_{kind} {r.above_noise(kind, x):.0%}" for kind in "qkv") for x in (False, True))
+    text = (
+        f"Singular values above those of noise of the same shape and energy at the same rank: {own}; above noise of Xavier's variance (the "
+        f"thesis' measure, about 10 % there): {xavier}."
+    )
+    return Finding(text, "against-noise")
+
+
+def _outliers(r: SpectraResult) -> Finding:
+    def listed(side: Side) -> str:
+        shares = {
+            shape: [s for kind in kinds if (s := _share(r, kind, side))] for shape, kinds in r.like_shapes.items()
+        }
+        return "; ".join(f"{shape}: {', '.join(found)}" for shape, found in shares.items() if found) or "none"
+
+    text = (
+        "Singular values outside the law of Marchenko and Pastur for the variance and shape of their matrix, by shape"
+        f"{' (at initialization in brackets)' if r.has_initial else ''}. Above its upper edge: {listed('above')}. Below its lower edge, which "
+        f"square matrices do not have: {listed('below')}. Only matrices of one shape compare; 1 % of noise matrices have one such value per side."
+    )
+    return Finding(text, "outside")
+
+
+def _share(r: SpectraResult, kind: str, side: Side) -> str:
+    share = r.share_outside(kind, side)
+    first = f" ({r.share_outside(kind, side, initial=True):.1%})" if r.has_initial else ""
+    return "" if share != share else f"{KIND_NAMES[kind]} {share:.1%}{first}"
+
+
+def _beyond(z: pd.Series[float]) -> int:
+    return int((z.abs() > BEYOND).sum())
+
+
+def _aligned(r: SpectraResult) -> Finding:
+    z, n = r.heads["z"], len(r.heads)
+    chance = float(r.heads["by_chance"].mean())
+    most = float(binom.ppf(SURE, n, chance))
+    verdict = judge(
+        exactly(_beyond(z)), above=most, control=f"the most that random rotations make in {SURE:.0%} of cases"
+    )
+    opening = verdict.opening(
+        "queries and keys of a head are aligned beyond chance, where the thesis takes them for unrelated",
+        "queries and keys of a head are no more aligned than random matrices, as the thesis assumes",
+    )
+    controls = [f"random rotations make {n * chance:.1f} such heads"]
+    controls += [f"{_beyond(r.initial_heads['z'])} at initialization"] if r.initial_heads is not None else []
+    controls += [f"{_beyond(r.heads['z_other'])} with the keys of another group"] * bool(
+        r.heads["z_other"].notna().any()
+    )
+    text = (
+        f"{opening}: {_beyond(z)} of {n} heads have a base alignment |z| > {BEYOND:g} ({int((z > BEYOND).sum())} align, "
+        f"{int((z < -BEYOND).sum())} oppose queries and keys); {', '.join(controls)}. The spread of z is {z.std(ddof=0):.1f}, 1 for "
+        f"random matrices.{' With rotary positions this is the alignment at offset 0.' if r.rotary else ''}"
+    )
+    return Finding(text, "alignment", verdict, "spectra.alignment")
+
+
+def _symmetric(r: SpectraResult) -> Finding:
+    own, first = (
+        None if heads is None else mean_interval(heads.groupby(["block", "layer"])["symmetric"].mean())
+        for heads in (r.heads, r.initial_heads)
+    )
+    share = r.heads["symmetric"]
+    text = (
+        f"The symmetric part of W_q^T W_k holds {own} of its energy, mean over layers{f' (at initialization {first})' if first else ''}; "
+        f"unrelated matrices have 0.5. {int((share > 0.6).sum())} heads have more than 0.6, {int((share < 0.4).sum())} less than 0.4."
+    )
+    return Finding(text, "symmetric")

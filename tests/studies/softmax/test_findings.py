@@ -1,0 +1,157 @@
+"""Verdicts of the softmax study, on results whose truth is planted."""
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+from scipy.stats import t
+
+import headscape as hs
+from headscape.studies.softmax.head import COLUMNS
+from headscape.studies.softmax.result import ALL_VARIANTS, HEAD_VARIANTS, SoftmaxResult
+from headscape.studies.softmax.study import _table, softmax
+from headscape.tensor import HeadId
+from tiny import Letters
+from zoo import ZOO
+
+N_HEAD = 10
+
+
+def result(n=8, batches=8, unit="loss", columns=None, changes=None, at_once=None, tolerance=0.01):
+    """A result with the same values in every head unless given: columns (n_head,) or (n_input, n_head) by name."""
+    rng = np.random.default_rng(0)
+    wobble = 1 + 1e-3 * rng.normal(size=(n, 1))
+    values = np.ones((n, len(COLUMNS), N_HEAD))
+    planted = {"mean_kl": 1.0, "paraproduct_error": 0.5, "alpha": 0.3, "alpha_shuffled": -0.45, "alpha_coarse": 0.3}
+    planted |= {"alpha_residual": 0.45, "average_rms": 1.0} | (columns or {})
+    for name, value in planted.items():
+        values[:, COLUMNS.index(name)] = np.broadcast_to(value, (N_HEAD,)) * wobble
+    each = np.zeros((n, len(HEAD_VARIANTS), N_HEAD))
+    for name, value in ({"corollary": 0.5, "paraproduct": 0.1, "mean": 1.0} | (changes or {})).items():
+        each[:, HEAD_VARIANTS.index(name)] = np.broadcast_to(value, (N_HEAD,)) * wobble
+    every = np.zeros((n, len(ALL_VARIANTS)))
+    for name, value in ({"corollary": 2.0, "mean": 4.0} | (at_once or {})).items():
+        every[:, ALL_VARIANTS.index(name)] = value * wobble[:, 0]
+    heads = [HeadId("decoder", 0, h) for h in range(N_HEAD)]
+    frame = _table(heads, values, each if unit else None, tolerance).assign(note="")
+    return SoftmaxResult(
+        **{"block": "decoder", "unit": unit, "tolerance": tolerance, "heads": frame, "values": values, "control": None},
+        **{"changes_head": each, "changes_layer": each[:, :, :1], "changes_all": every, "base": np.full(n, 3.0)},
+        **{"scales": np.ones((2, 2, 2)), "maps": {}, "tokens": {}, "settings": {"batches": batches}},
+    )
+
+
+def verdict(found, claim):
+    return next(f for f in found.findings() if f.claim == f"softmax.{claim}").verdict
+
+
+def test_intervals_of_the_table_are_students_over_inputs():
+    found = result(5)
+    x = found.changes_head[:, HEAD_VARIANTS.index("mean"), 3]
+    reach = t.ppf(0.975, 4) * x.std(ddof=1) / np.sqrt(5)
+    row = found.heads.iloc[3]
+    assert (row["change_mean_low"], row["change_mean_high"]) == pytest.approx((x.mean() - reach, x.mean() + reach))
+    assert row["invariant"] == "no"
+
+
+@pytest.mark.parametrize(
+    ("corollary", "uniform", "expected"),
+    [
+        (0.5, 1.0, "does not hold"),
+        (0.001, 1.0, "holds"),
+        ([0.001] * 8 + [0.5] * 2, 1.0, "does not hold"),  # 80 % are not nearly all
+        (0.001, 0.001, "cannot tell"),  # uniform attention passes too: the control does not fail
+        ([0.5] * 5 + [0.001] * 5, [0.001] * 5 + [1.0] * 5, "holds"),  # only heads that need their map count
+        (0.01, 1.0, "cannot tell"),  # at the tolerance
+    ],
+)
+def test_invariance_is_judged_on_heads_that_uniform_attention_fails(corollary, uniform, expected):
+    assert verdict(result(changes={"corollary": corollary, "mean": uniform}), "invariance") == expected
+
+
+@pytest.mark.parametrize(
+    ("n", "batches", "decided"), [(8, 8, True), (2, 8, False), (3, 3, True), (2, 2, False), (7, 20, False)]
+)
+def test_fewer_than_eight_inputs_decide_only_when_asked_for(n, batches, decided):
+    found = result(n, batches)
+    claims = ("invariance", "pointwise", "condition", "regularity", "residual", "all_heads")
+    assert [verdict(found, claim) != "cannot tell" for claim in claims] == [decided] * 6
+    if not decided:
+        assert all("too few inputs" in f.judgement.why for f in found.findings() if f.judgement)
+
+
+def test_one_input_has_no_verdict_and_no_interval():
+    found = result(1, 1)
+    assert {f.verdict for f in found.findings()} == {"cannot tell"} and set(found.heads["invariant"]) == {"cannot tell"}
+
+
+@pytest.mark.parametrize(
+    ("alpha", "expected"), [(0.3, "holds"), (-0.1, "does not hold"), (np.linspace(-1, 1, 10), "cannot tell")]
+)
+def test_regularity_needs_exponents_above_zero(alpha, expected):
+    assert verdict(result(columns={"alpha": alpha}), "regularity") == expected
+
+
+def test_exponents_above_zero_and_significantly_above_are_told_apart():
+    """Ten exponents above 0 in the mean; of four of them the inputs disagree too much to say so."""
+    found = result()
+    k = COLUMNS.index("alpha")
+    values = found.values.copy()
+    values[:, k, :4] += np.linspace(-3, 3, 8)[:, None]
+    frame = _table([HeadId("decoder", 0, h) for h in range(N_HEAD)], values, found.changes_head, 0.01)
+    found = SoftmaxResult(**{**vars(found), "values": values, "heads": frame})
+    text = next(f.text for f in found.findings() if f.claim == "softmax.regularity")
+    assert "100% of the exponents are above 0, and 60% significantly so" in text
+
+
+def test_regularity_must_beat_shuffled_heads():
+    assert verdict(result(columns={"alpha": 0.3, "alpha_shuffled": 0.4}), "regularity") == "does not hold"
+
+
+@pytest.mark.parametrize(("residual", "expected"), [(0.6, "holds"), (0.45, "does not hold")])
+def test_the_residual_is_twice_as_regular_or_not(residual, expected):
+    assert verdict(result(columns={"alpha_residual": residual}), "residual") == expected
+    rough = result(columns={"alpha": -0.2})
+    assert verdict(rough, "residual") == "cannot tell"
+    assert "no head has an exponent above 0" in next(f.text for f in rough.findings() if f.claim == "softmax.residual")
+
+
+@pytest.mark.parametrize("claim", ["pointwise", "condition"])
+def test_heads_that_are_uniform_prove_nothing(claim):
+    close = {"paraproduct_error": 0.01, "average_rms": 0.01}
+    assert verdict(result(columns=close), claim) == "holds"
+    assert verdict(result(columns=close | {"mean_kl": 1e-4}), claim) == "cannot tell"
+    half = {"mean_kl": [1e-4] * 5 + [1.0] * 5, "paraproduct_error": [0.01] * 5 + [0.5] * 5}
+    assert verdict(result(columns=half | {"average_rms": [0.01] * 5 + [0.5] * 5}), claim) == "does not hold"
+
+
+@pytest.mark.parametrize(
+    ("at_once", "expected"),
+    [
+        ({}, "does not hold"),
+        ({"corollary": -2.0}, "does not hold"),  # a loss that falls is a change too
+        ({"corollary": 0.001}, "holds"),
+        ({"corollary": 0.001, "mean": 0.002}, "cannot tell"),  # so little changes with uniform attention
+        ({"corollary": 0.001, "own": 0.005}, "cannot tell"),  # the captured scores are not those of the model
+    ],
+)
+def test_all_heads_at_once(at_once, expected):
+    assert verdict(result(at_once=at_once), "all_heads") == expected
+
+
+def test_tables_have_the_verdict_by_head():
+    found = result(changes={"corollary": [0.001] * 3 + [0.5] * 7})
+    row = found.variants.set_index("instead of softmax").loc["corollary"]
+    assert (row["passes"], row["fails"]) == pytest.approx((0.3, 0.7)) and "(n = 8)" in row["all at once"]
+    assert isinstance(found.summary()[0][1], pd.DataFrame)
+
+
+@pytest.mark.parametrize("name", ["gpt2", "bert"])
+def test_random_weights_earn_no_tick(name):
+    torch.manual_seed(0)
+    model = hs.wrap_module(ZOO[name]().eval(), tokenizer=Letters())
+    cap = hs.capture(
+        model, ["the quick brown fox jumps " * 20], tokens=16, batches=8, keep=("scores",), dtype="float32"
+    )
+    found = softmax(cap, model=model, threads=1).findings()
+    assert len(found) == 6 and not any(finding.holds for finding in found)
