@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 import pandas as pd
 
 from headscape.pruning.search import Search, within_budget
 from headscape.studies.prune.evaluations import Evaluations
+from headscape.studies.prune.judging import measured
 from headscape.studies.prune.ranking import FloatArray, Ranking
 
 __all__ = ["choose", "search"]
@@ -29,20 +30,20 @@ def choose(
     All pairs are compared with a fifth of the heads removed, the best four at every share. The loss decides, also for a
     classifier: it is finer than a count of correct answers.
     """
-    every, middle = ranking.counts(fractions), ranking.counts([MIDDLE])
+    intact = evaluations.loss("choose").mean
 
-    def compared(pairs: Sequence[tuple[str, str]], counts: Sequence[int], stage: str, name: str) -> pd.DataFrame:
-        sets = {(n, c): [(ranking.lowest(ranking.scores[n], k), c) for k in counts] for n, c in pairs}
-        evaluations.make(stage, "choose", [one for several in sets.values() for one in several])
-        intact = evaluations.loss("choose").mean
-        costs = [sum(evaluations.loss("choose", *one).mean - intact for one in sets[p]) / len(counts) for p in pairs]
-        frame = pd.DataFrame(list(pairs), columns=["criterion", "compensation"]).assign(cost=costs, compared=name)
+    def compared(pairs: Iterable[tuple[str, str]], shares: Sequence[float], stage: str, name: str) -> pd.DataFrame:
+        counts = ranking.counts(shares)
+        sets = {(n, c): [[ranking.lowest(ranking.scores[n], k) for k in counts]] for n, c in pairs}
+        found = measured(evaluations, stage, "choose", sets)
+        rows = [(c.criterion, c.compensation, float(c.losses.mean()) - intact, name) for c in found]
+        frame = pd.DataFrame(rows, columns=["criterion", "compensation", "cost", "compared"])
         return frame.sort_values("cost", kind="stable", ignore_index=True)
 
     pairs = [(n, c) for n in criteria for c in compensations]
-    first = compared(pairs, middle, "comparing criteria", f"{MIDDLE:.0%} removed")
+    first = compared(pairs, [MIDDLE], "comparing criteria", f"{MIDDLE:.0%} removed")
     best = list(first[["criterion", "compensation"]].head(FINALISTS).itertuples(index=False, name=None))
-    final = compared(best, every, "comparing the best", "all shares")
+    final = compared(best, fractions, "comparing the best", "all shares")
     return pd.concat([final, first[FINALISTS:]], ignore_index=True)
 
 

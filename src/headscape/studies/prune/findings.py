@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from headscape.errors import InputError
-from headscape.intervals import Interval
-from headscape.pruning.criteria import find_criterion
+from headscape.pruning.criteria import CRITERIA, find_criterion
 from headscape.results import Finding
 from headscape.studies.prune.result import CONTROLS, percent
 from headscape.verdicts import judge
@@ -20,7 +18,7 @@ __all__ = ["findings"]
 
 def findings(r: PruneResult) -> list[Finding]:
     """All findings, in the order in which a reader should meet them."""
-    found = [*_proposed(r), *_against_gradients(r), *_gradient_free(r), *_paper(r), *_organized(r)]
+    found = [*_proposed(r), *_against_gradients(r), *_paper(r), *_organized(r)]
     return [*found, *_compensated(r), *_correlated(r)]
 
 
@@ -47,59 +45,36 @@ def _proposed(r: PruneResult) -> list[Finding]:
         "does not hold": f"Removing {some} costs more than the budget of {r.budget:.2%}",
         "cannot tell": f"Whether {some} can be removed within the budget of {r.budget:.2%} cannot be told",
     }[verdict.verdict]
-    text = (
-        f"{opening}: on held-out inputs they cost {percent(price)} ({r.unit}), {how}. They were chosen on "
-        f"{r.settings['chosen_on']} other inputs."
-    )
+    text = f"{opening}: on held-out inputs they cost {percent(price)} ({r.unit}), {how}."
+    text += f" They were chosen on {r.settings['chosen_on']} other inputs."
     return [Finding(text, "proposal", verdict, "prune.budget")]
 
 
-def _differences(r: PruneResult, name: str, rival: str) -> list[Interval]:
-    """How much more a criterion costs than another at every share, under the chosen compensation."""
-    one, other = r.curve(name), r.curve(rival)
-    return [] if one is None or other is None else [one.minus(other, i) for i in range(len(one.n))]
-
-
-def _listed(r: PruneResult, name: str, differences: Sequence[Interval]) -> str:
-    one = r.curve(name)
-    shares = [] if one is None else [r.share(n) for n in one.n]
-    return ", ".join(f"{percent(d)} at {share}" for share, d in zip(shares, differences, strict=True))
-
-
 def _against_gradients(r: PruneResult) -> list[Finding]:
+    """The chosen criterion, and the one without gradients that did best on the inputs to choose on."""
+    free = [n for n in r.choice["criterion"] if n in CRITERIA and not CRITERIA[n].gradients]
+    claims = {name: "prune.gradient_free" for name in free[:1] if name != r.criterion}
+    rival, found = r.curve("gradient"), []
     if r.criterion == "gradient":
-        return [Finding("Gradient importance (Michel et al. 2019) was chosen as the best criterion.", "curves")]
-    found = _differences(r, r.criterion, "gradient")
-    if not found:
-        return []
-    worst = max(found, key=lambda d: d.high)
-    verdict = judge(worst, below=0.0, control="no difference to gradient importance, at the share where it does worst")
-    opening = {
-        "holds": f"{_named(r.criterion)} beats gradient importance (Michel et al. 2019) at every share",
-        "does not hold": f"{_named(r.criterion)} does not beat gradient importance (Michel et al. 2019)",
-        "cannot tell": f"Whether {_named(r.criterion)} beats gradient importance at every share cannot be told",
-    }[verdict.verdict]
-    text = f"{opening}: under the same compensation it costs {_listed(r, r.criterion, found)} more (below 0 is better, paired by input)."
-    return [Finding(text, "curves", verdict, "prune.gradients")]
-
-
-def _gradient_free(r: PruneResult) -> list[Finding]:
-    """The criterion without gradients that did best on the inputs to choose on."""
-    names = [str(name) for name in r.choice["criterion"][r.choice["compensation"] == r.compensation]]
-    free = [n for n in names if n in r.criteria and "(" not in n and not find_criterion(n).gradients]
-    rival = r.curve("gradient")
-    own = r.curve(free[0]) if free else None
-    if own is None or rival is None or own.criterion == r.criterion:
-        return []
-    verdict = judge(own.minus(rival), below=0.0, control="no difference to gradient importance, mean over shares")
-    opening = {
-        "holds": f"Gradients are not needed: {_named(own.criterion)} costs less than gradient importance",
-        "does not hold": f"Gradients help: the best criterion without them, {_named(own.criterion)}, costs more",
-        "cannot tell": f"Whether {_named(own.criterion)}, the best criterion without gradients, costs less cannot be told",
-    }[verdict.verdict]
-    listed = _listed(r, own.criterion, _differences(r, own.criterion, "gradient"))
-    text = f"{opening}: against gradient importance {listed} (below 0 is better, paired by input)."
-    return [Finding(text, "curves", verdict, "prune.gradient_free")]
+        found.append(Finding("Gradient importance (Michel et al. 2019) was chosen as the best criterion.", "curves"))
+    for name, claim in ({r.criterion: "prune.gradients"} | claims).items():
+        own = r.curve(name)
+        if own is None or rival is None or own is rival:
+            continue
+        differences = [own.minus(rival, i) for i in range(len(own.n))]
+        worst = max(differences, key=lambda difference: difference.high)
+        verdict = judge(
+            worst, below=0.0, control="no difference to gradients, at the share of heads where it does worst"
+        )
+        opening = {
+            "holds": f"{_named(name)} beats gradient importance (Michel et al. 2019) at every share of heads",
+            "does not hold": f"{_named(name)} does not beat gradient importance (Michel et al. 2019)",
+            "cannot tell": f"Whether {_named(name)} beats gradient importance (Michel et al. 2019) cannot be told",
+        }[verdict.verdict]
+        listed = ", ".join(f"{percent(d)} at {r.share(n)}" for n, d in zip(own.n, differences, strict=True))
+        text = f"{opening}: under the same compensation it costs {listed} more (below 0 is better, paired by input)."
+        found.append(Finding(text, "curves", verdict, claim))
+    return found
 
 
 def _paper(r: PruneResult) -> list[Finding]:
@@ -115,11 +90,8 @@ def _paper(r: PruneResult) -> list[Finding]:
             "cannot tell": "Whether the paper's criterion is better than chance cannot be told",
         }[verdict.verdict]
         costs, random = (", ".join(f"{c.cost(i).value:+.1%}" for i in range(len(c.n))) for c in (own, chance))
-        shares = ", ".join(r.share(n) for n in own.n)
-        text = (
-            f"{opening}: with compensation {compensation}, removing {shares} of the heads by {_named('l1_top')} costs "
-            f"{costs}, at random {random}."
-        )
+        removing = f"removing {', '.join(r.share(n) for n in own.n)} of the heads by {_named('l1_top')}"
+        text = f"{opening}: with compensation {compensation}, {removing} costs {costs}, at random {random}."
         found.append(Finding(text, "curves", verdict, "prune.l1_top"))
     return found
 
@@ -129,7 +101,7 @@ def _organized(r: PruneResult) -> list[Finding]:
     controls = [c for name in ("l1_all_random", "l1_all_natural") if (c := r.curve(name, "none")) is not None]
     if own is None or len(controls) < 2:
         return []
-    worst = max((own.minus(c) for c in controls), key=lambda d: d.high)
+    worst = max((own.minus(c) for c in controls), key=lambda difference: difference.high)
     verdict = judge(worst, below=0.0, control="no difference to the better of permuted leaves and natural order")
     opening = {
         "holds": "Organizing the tokens helps to find removable heads",
@@ -137,10 +109,8 @@ def _organized(r: PruneResult) -> list[Finding]:
         "cannot tell": "Whether organizing the tokens helps to find removable heads cannot be told",
     }[verdict.verdict]
     areas = [f"{c.area.value:+.1%}" for c in (own, *controls)]
-    text = (
-        f"{opening}: removing heads by l1_all costs {areas[0]} on organized trees (mean over shares, uncompensated), "
-        f"{areas[1]} on trees with permuted leaves, {areas[2]} in the natural order."
-    )
+    text = f"{opening}: removing heads by {_named('l1_all')} costs {areas[0]} (mean over shares, uncompensated)"
+    text += f", {areas[1]} on trees with permuted leaves, {areas[2]} in the natural order."
     return [Finding(text, "curves-none", verdict, "prune.organization")]
 
 
@@ -149,18 +119,14 @@ def _compensated(r: PruneResult) -> list[Finding]:
     if len(known) < 2:
         return []
     parts = ", ".join(f"{c.compensation} {percent(c.area)}" for c in known)
-    return [
-        Finding(
-            f"Compensation {known[0].compensation} costs least, by {r.criterion} (mean over shares): {parts}.",
-            "compensation",
-        )
-    ]
+    text = f"Compensation {known[0].compensation} costs least, by {r.criterion} (mean over shares): {parts}."
+    return [Finding(text, "compensation")]
 
 
 def _correlated(r: PruneResult) -> list[Finding]:
-    named = sorted(((x.value, n) for n, x in r.correlations.items() if n not in CONTROLS), reverse=True)
+    named = {n: x for n, x in r.correlations.items() if n not in CONTROLS}
     if not named:
         return []
-    best, paper = named[0][1], r.correlations.get("l1_top")
-    text = f"Closest to the order of removing heads one at a time is {_named(best)}: Spearman {r.correlations[best]}"
+    best, paper = max(named, key=lambda n: named[n].value), named.get("l1_top")
+    text = f"Closest to the order of removing heads one at a time is {_named(best)}: Spearman {named[best]}"
     return [Finding(f"{text}{f'; l1_top has {paper}' if paper else ''}.", "correlations")]

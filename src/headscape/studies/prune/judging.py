@@ -14,7 +14,10 @@ from headscape.studies.prune.evaluations import Evaluations
 from headscape.studies.prune.ranking import FloatArray, Ranking
 from headscape.tensor import HeadId
 
-__all__ = ["Curve", "curves", "rivals"]
+__all__ = ["Curve", "curves", "measured", "rivals"]
+
+Sets = Mapping[tuple[str, str], Sequence[Sequence[Sequence[HeadId]]]]
+"""Heads to remove by criterion and compensation: [draw][step along the curve]."""
 
 RANDOM_DRAWS = 3
 
@@ -64,17 +67,14 @@ def _draws(evaluations: Evaluations) -> list[FloatArray]:
     return [draw_order(len(evaluations.heads), rng) for _ in range(RANDOM_DRAWS)]
 
 
-def _measured(
-    evaluations: Evaluations, stage: str, sets: Mapping[tuple[str, str], Sequence[Sequence[Sequence[HeadId]]]]
-) -> list[Curve]:
-    """Curves by criterion and compensation, from the sets of heads of every draw: [draw][step along the curve]."""
-    plan = [(heads, c) for (_, c), draws in sets.items() for steps in draws for heads in steps]
-    evaluations.make(stage, "judge", plan)
+def measured(evaluations: Evaluations, stage: str, on: str, sets: Sets, proposal: bool = False) -> list[Curve]:
+    """Curves by criterion and compensation, from the heads to remove at every step of every draw."""
+    evaluations.make(stage, on, [(heads, c) for (_, c), draws in sets.items() for steps in draws for heads in steps])
     found = []
     for (name, c), draws in sets.items():
-        losses = np.array([[evaluations.loss("judge", heads, c).values for heads in steps] for steps in draws])
-        costs = np.array([[evaluations.cost("judge", heads, c) for heads in steps] for steps in draws])
-        found.append(Curve(name, c, tuple(len(heads) for heads in draws[0]), losses, costs))
+        losses = np.array([[evaluations.loss(on, heads, c).values for heads in steps] for steps in draws])
+        costs = np.array([[evaluations.cost(on, heads, c) for heads in steps] for steps in draws])
+        found.append(Curve(name, c, tuple(len(heads) for heads in draws[0]), losses, costs, proposal))
     return found
 
 
@@ -88,7 +88,7 @@ def curves(
     orders = {(n, c): [ranking.scores[n]] for n, c in wanted} | {("random", c): _draws(evaluations) for c in both}
     counts = ranking.counts(fractions)
     sets = {pair: [[ranking.lowest(o, n) for n in counts] for o in several] for pair, several in orders.items()}
-    return _measured(evaluations, "judging criteria", sets)
+    return measured(evaluations, "judging criteria", "judge", sets)
 
 
 def rivals(
@@ -97,8 +97,6 @@ def rivals(
     """The proposal, and as many heads by the criteria it is compared with, under the same compensation."""
     names = [n for n in ("gradient", "l1_top", "l1_all") if n in ranking.scores and n != chosen]
     orders = {name: [ranking.scores[name]] for name in names} | {"random": _draws(evaluations)}
-    sets = {("proposal", compensation): [[proposal]]}
-    for name, several in orders.items():
-        sets[name, compensation] = [[ranking.lowest(order, len(proposal))] for order in several]
-    found = _measured(evaluations, "judging the proposal", sets)
-    return [Curve(c.criterion, c.compensation, c.n, c.losses, c.costs, proposal=True) for c in found]
+    lowest = {n: [[ranking.lowest(order, len(proposal))] for order in several] for n, several in orders.items()}
+    sets = {(name, compensation): draws for name, draws in {"proposal": [[list(proposal)]], **lowest}.items()}
+    return measured(evaluations, "judging the proposal", "judge", sets, proposal=True)

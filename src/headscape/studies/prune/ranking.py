@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -17,12 +18,12 @@ from headscape.tensor import HeadId
 __all__ = ["Ranking", "rank"]
 
 FloatArray = npt.NDArray[np.float64]
-ORACLE = "leave_one_out"
+ALONE = "leave_one_out"
 
 
 @dataclass(frozen=True)
 class Ranking:
-    """Scores by criterion, lowest removed first; criteria that could not be measured, and why.
+    """Scores by criterion, lowest removed first; and why other criteria could not be measured.
 
     `leave_one_out` is the rise of the loss without each head alone, (n_head, n_sample), where it was asked for.
     """
@@ -30,7 +31,7 @@ class Ranking:
     heads: Sequence[HeadId]
     scores: Mapping[str, FloatArray]
     skipped: Mapping[str, str]
-    leave_one_out: FloatArray | None = None
+    leave_one_out: FloatArray | None
 
     def lowest(self, score: FloatArray, n: int) -> list[HeadId]:
         """The n heads with the lowest scores, lowest first."""
@@ -41,48 +42,45 @@ class Ranking:
         return list(dict.fromkeys(max(1, round(fraction * len(self.heads))) for fraction in fractions))
 
 
-def rank(evaluations: Evaluations, criteria: Sequence[str], organized: str | None) -> Ranking:
-    """Score the heads by each criterion; one that cannot be measured is left out with the reason.
-
-    `organized` is the key of the organize study the evidence was taken from.
-    """
-    say = evaluations.work.say
+def rank(evaluations: Evaluations, criteria: Sequence[str], own: Mapping[str, FloatArray]) -> Ranking:
+    """Score the heads by each criterion, and add scores of one's `own`; what cannot be measured is left out."""
+    parts = list(dict.fromkeys(part for name in criteria for part in name.split("+")))
     found: dict[str, FloatArray] = {}
     skipped: dict[str, str] = {}
-    parts = list(dict.fromkeys(part for name in criteria for part in name.split("+")))
-    alone = None
-    if ORACLE in parts:
+
+    def measure(name: str, function: Callable[..., FloatArray], *arguments: Any) -> None:
         try:
-            alone = _leave_one_out(evaluations)
-            found[ORACLE] = alone.mean(axis=1)
+            found[name] = function(evaluations, *arguments)
         except InputError as error:
-            skipped[ORACLE] = str(error)
+            skipped[name] = str(error)
+
+    if ALONE in parts:  # a stage of its own
+        measure(ALONE, _leave_one_out)
     steps = evaluations.work.stage("ranking heads", len(parts))
     for part in parts:
-        if part != ORACLE:
-            try:
-                found[part] = _score(evaluations, part, organized)
-            except InputError as error:
-                skipped[part] = str(error)
+        if part != ALONE:
+            measure(part, _score, part)
         steps.one()
+    alone = found.get(ALONE)
+    if alone is not None:
+        found[ALONE] = alone.mean(axis=1)
     for name in criteria:
         if "+" in name and all(part in found for part in name.split("+")):
             found[name] = rank_average([found[part] for part in name.split("+")])
     for name, why in skipped.items():
-        say(f"without {name}: {why}")
-    kept = {name: found[name] for name in criteria if name in found}
+        evaluations.work.say(f"without {name}: {why}")
+    kept = {name: found[name] for name in criteria if name in found} | dict(own)
     if not kept:
         raise InputError(f"no criterion could be measured: {'; '.join(skipped.values())}")
     return Ranking(evaluations.heads, kept, skipped, alone)
 
 
-def _score(evaluations: Evaluations, name: str, organized: str | None) -> FloatArray:
-    pruning, evidence = evaluations.pruning, evaluations.live.evidence
-    data = [pruning.data["ranked"], pruning.data["fitted"], organized]
-    model = [pruning.fingerprint, pruning.dtype, pruning.block, pruning.seed]
-    path = evaluations.folder.unit(f"score-{name}", *model, *data)
+def _score(evaluations: Evaluations, name: str) -> FloatArray:
+    p = evaluations.pruning
+    data = [p.data.get(part) for part in ("ranked", "fitted", "organize")]
+    path = evaluations.folder.unit(f"score-{name}", p.fingerprint, p.dtype, p.block, p.seed, data)
     if not path.exists():
-        write_arrays(path, {"score": scores(name, evidence)})
+        write_arrays(path, {"score": scores(name, evaluations.live.evidence)})
     return np.asarray(read_arrays(path)[0]["score"], dtype=np.float64)
 
 

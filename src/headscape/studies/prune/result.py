@@ -167,14 +167,17 @@ class PruneResult(Result):
         """Spearman correlation of each criterion with leave-one-out; the interval is over sequences."""
         if self.leave_one_out is None:
             return {}
-        rises = self.leave_one_out
-        ranks = {name: rankdata(self.heads[name]) for name in self.criteria if name != "leave_one_out"}
-        return {
-            name: jackknife(
-                lambda chosen, r=r: _correlation(r, rankdata(rises[:, chosen].mean(axis=1))), rises.shape[1]
-            )
-            for name, r in ranks.items()
-        }
+        rises, found = self.leave_one_out, {}
+        for name in self.criteria:
+            rank = rankdata(self.heads[name])
+
+            def with_loss(chosen: npt.NDArray[np.intp], rank: npt.NDArray[np.float64] = rank) -> float:
+                other = rankdata(rises[:, chosen].mean(axis=1))
+                return 0.0 if rank.std() == 0 or other.std() == 0 else float(np.corrcoef(rank, other)[0, 1])
+
+            if name != "leave_one_out":
+                found[name] = jackknife(with_loss, rises.shape[1])
+        return found
 
     def findings(self) -> list[Finding]:
         """The proposal first, then what it is compared with."""
@@ -187,7 +190,3 @@ class PruneResult(Result):
         from headscape.studies.prune.figures import figures
 
         return figures(self)
-
-
-def _correlation(a: npt.NDArray[np.float64], b: npt.NDArray[np.float64]) -> float:
-    return 0.0 if a.std() == 0 or b.std() == 0 else float(np.corrcoef(a, b)[0, 1])

@@ -157,27 +157,25 @@ def prune(
     pruning = Pruning.of(captured, own, captured.block(block), **data)
     with torch_threads(work.asked_threads or cores()):
         live = pruning.prepare(own, captured)
-        pruning = replace(pruning, data=live.split.data)
         request.check(len(live.evidence.heads), own.source)
         organized = add_organized(live.evidence, captured)
         if organized is None and captured.run is not None:
             work.say(f"no criteria of the organized heads; for them run: headscape organize {captured.run.path}")
+        given = {request.name: scores(criterion, live.evidence)} if callable(criterion) else {}
+        hashes = live.split.data | ({} if organized is None else {"organize": organized})
         settings = request.settings() | {"block": pruning.block, "windows": windows, "seed": random_state}
-        found = captured.content() | {"model": pruning.fingerprint, "dtype": pruning.dtype, "organize": organized}
-        found |= pruning.data
-        if callable(criterion):
-            found["scores"] = digest(scores(criterion, live.evidence).tolist())
-        identity = digest(settings, found)
+        contents = captured.content() | hashes | {"model": pruning.fingerprint, "dtype": pruning.dtype}
+        contents |= {f"scores of {name}": digest(score.tolist()) for name, score in given.items()}
+        pruning = replace(pruning, data=hashes, study=digest(settings, contents))
         if out is not None:
-            check_target(Path(out), {"kind": kind, "study": identity})
-        kept = captured.run if judge else None
+            check_target(Path(out), {"kind": kind, "study": pruning.study})
         with (
             work.started(None if captured.run is None else captured.run.path),
-            study_folder(kept, PruneResult.study, settings, found, work) as folder,
+            study_folder(captured.run if judge else None, PruneResult.study, settings, contents, work) as folder,
         ):
-            if captured.run is not None:
+            if captured.run is not None:  # also where no result is kept
                 folder = replace(folder, units=captured.run.path.resolve() / PruneResult.study / UNITS)
-            result = _run(Evaluations(pruning, live, folder, work), request, organized, identity)
+            result = _run(Evaluations(pruning, live, folder, work), request, given)
             if judge:
                 folder.save(result)
     vars(result)["model"] = own  # at hand for `export`
@@ -242,14 +240,10 @@ class _Request:
         return vars(self) | {"criterion": self.name}
 
 
-def _run(evaluations: Evaluations, request: _Request, organized: str | None, identity: str) -> PruneResult:
-    wanted = list(request.criteria)
-    if isinstance(request.criterion, str) and request.criterion != "auto" and request.criterion not in wanted:
-        wanted.append(request.criterion)
-    ranking = rank(evaluations, wanted, organized)
-    if callable(request.criterion):
-        own = {request.name: scores(request.criterion, evaluations.live.evidence)}
-        ranking = replace(ranking, scores={**ranking.scores, **own})
+def _run(evaluations: Evaluations, request: _Request, given: Mapping[str, FloatArray]) -> PruneResult:
+    """Rank, choose, search and judge; `given` are the scores of a function of the user's own."""
+    named = [request.criterion] if isinstance(request.criterion, str) and request.criterion != "auto" else []
+    ranking = rank(evaluations, list(dict.fromkeys([*request.criteria, *named])), given)
     candidates = [n for n in ranking.scores if n not in CONTROLS] if request.name == "auto" else [request.name]
     compensations = list(COMPENSATIONS) if request.compensation == "auto" else [request.compensation]
     table = choose(evaluations, ranking, candidates, compensations, request.fractions)
@@ -283,7 +277,7 @@ def _run(evaluations: Evaluations, request: _Request, organized: str | None, ide
         skipped=dict(ranking.skipped),
         settings={"fractions": list(request.fractions), **evaluations.live.split.facts, "seed": pruning.seed},
         fitted=fitted,
-        recipe=pruning.recipe(fitted) | {"study": identity},
+        recipe=pruning.recipe(fitted),
     )
 
 
