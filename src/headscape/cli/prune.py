@@ -67,11 +67,11 @@ def prune(
         result = run_prune(run, loader=loader(device, online, quiet), **options, **how)
     export = None
     if out_dir is not None and result.proposal:
-        export = result.export(out_dir, kind, timed=3)  # type: ignore[arg-type]
-    finish(result, as_json, export=None if export is None else str(export))
+        export = str(result.export(out_dir, kind, timed=3))  # type: ignore[arg-type]
+    finish(result, as_json, export=export)
     if not as_json and result.proposal:
         removed = f"removed: {' '.join(str(head) for head in result.proposal)}"
-        out.print(*([removed] if export is None else [removed, export]), sep="\n", highlight=False, markup=False)
+        out.print(removed if export is None else f"{removed}\n{export}", highlight=False, markup=False)
 
 
 def share(text: str) -> float:

@@ -30,12 +30,12 @@ def choose(
     All pairs are compared with a fifth of the heads removed, the best four at every share. The loss decides, also for a
     classifier: it is finer than a count of correct answers.
     """
-    intact = evaluations.loss("choose").mean
 
     def compared(pairs: Iterable[tuple[str, str]], shares: Sequence[float], stage: str, name: str) -> pd.DataFrame:
         counts = ranking.counts(shares)
         sets = {(n, c): [[ranking.lowest(ranking.scores[n], k) for k in counts]] for n, c in pairs}
         found = measured(evaluations, stage, "choose", sets)
+        intact = evaluations.loss("choose").mean
         rows = [(c.criterion, c.compensation, float(c.losses.mean()) - intact, name) for c in found]
         frame = pd.DataFrame(rows, columns=["criterion", "compensation", "cost", "compared"])
         return frame.sort_values("cost", kind="stable", ignore_index=True)
