@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 import numpy.typing as npt
@@ -133,45 +134,40 @@ def oracle(e: Evidence) -> FloatArray:
     return np.asarray(leave_one_out(Ablations(e.brief_judge), e.heads).mean(axis=1))
 
 
-def _column(name: str) -> Callable[[Evidence], FloatArray]:
-    return lambda e: e.column(name)
-
-
 @dataclass(frozen=True)
 class Criterion:
-    """A named criterion: what it measures, and whether it needs gradients."""
+    """A named criterion: what it measures, whether it needs gradients, and whether the organize study."""
 
     name: str
     function: Callable[[Evidence], FloatArray]
     about: str
     gradients: bool = False
+    organized: bool = False
 
 
 CRITERIA = {
     c.name: c
     for c in (
-        Criterion("l1_top", _column("l1_top"), "size of a head's 400 coarsest Haar coefficients, the paper's"),
-        Criterion("l1_all", _column("l1_all"), "size of all Haar coefficients of a head on the organized trees"),
-        Criterion(
-            "l1_rel", _column("l1_rel"), "spread of a head's energy over its Haar coefficients, without the mean"
-        ),
-        Criterion("l1_all_random", _column("l1_all_random"), "control: l1_all on trees with permuted leaves"),
-        Criterion("l1_all_natural", _column("l1_all_natural"), "control: l1_all in the natural order"),
-        Criterion("attention_entropy", _column("uniform"), "entropy of the attention rows over that of uniform rows"),
-        Criterion("redundancy", redundancy, "of the two nearest heads one is removed, again and again"),
+        Criterion("redundancy", redundancy, "of the two nearest heads one is removed, again and again", organized=True),
         Criterion("output_norm", output_norm, "norm of the mean contribution after W_O"),
         Criterion("novelty", novelty, "what the other heads of the layer cannot predict, after W_O"),
         Criterion("coupling", coupling, "norm of W_Q^T W_K, from the weights alone"),
         Criterion("gradient", gradient, "|dL/d gate|, Michel et al. 2019", gradients=True),
-        Criterion(
-            "gradient_again",
-            gradient_again,
-            "|dL/d gate|, measured again after every tenth of the heads",
-            gradients=True,
-        ),
+        Criterion("gradient_again", gradient_again, "|dL/d gate|, measured again after every tenth", gradients=True),
         Criterion("depth", lambda e: np.array([-float(head.layer) for head in e.heads]), "late layers first"),
         Criterion("random", lambda e: draw_order(len(e.heads), e.seed), "a random order"),
         Criterion("leave_one_out", oracle, "rise of the loss without the head alone"),
+        *(
+            Criterion(name, partial(Evidence.column, name=column), about, organized=True)
+            for name, column, about in (
+                ("l1_top", "l1_top", "size of a head's 400 coarsest Haar coefficients, the paper's"),
+                ("l1_all", "l1_all", "size of all Haar coefficients of a head on the organized trees"),
+                ("l1_rel", "l1_rel", "spread of a head's energy over its Haar coefficients, without the mean"),
+                ("l1_all_random", "l1_all_random", "control: l1_all on trees with permuted leaves"),
+                ("l1_all_natural", "l1_all_natural", "control: l1_all in the natural order"),
+                ("attention_entropy", "uniform", "entropy of the attention rows over that of uniform rows"),
+            )
+        ),
     )
 }
 

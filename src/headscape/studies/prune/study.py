@@ -16,7 +16,7 @@ from headscape.captures import Capture, open_capture
 from headscape.errors import InputError
 from headscape.fingerprints import digest
 from headscape.pruning.compensation import COMPENSATIONS
-from headscape.pruning.criteria import find_criterion, scores
+from headscape.pruning.criteria import CRITERIA, find_criterion, scores
 from headscape.pruning.evidence import Evidence
 from headscape.pruning.export import check_target
 from headscape.runs import Run
@@ -57,15 +57,8 @@ def rank_heads(
 ) -> pd.DataFrame:
     """The heads of a run with their scores, least important first.
 
-    Parameters
-    ----------
-    criterion
-        A name of `headscape.pruning.criteria.CRITERIA`, "a+b" for the average of two ranks, a function of your own, or
-        "auto": the one that does best on a part of `inputs`, as in `prune`.
-    model
-        The model of the run, loaded unless given.
-    inputs
-        What "auto" chooses on; by default the prose or images that ship with headscape.
+    `criterion` is a name of `headscape.pruning.criteria.CRITERIA`, "a+b" for the average of two ranks, a function of
+    your own, or "auto": the one that does best on a part of `inputs`, as in `prune`.
     """
     captured = open_capture(source)
     if criterion == "auto":
@@ -118,19 +111,15 @@ def prune(
     calibrate
         More text or images like those of the run, for what gains from more: novelty and compensation. 64 windows at
         most. "sample" is the prose that ships with headscape.
-    criterion, compensation
-        Names, a function of your own, or "auto": the pair that does best on the part of `inputs` to choose on.
-    criteria
-        Which criteria are compared.
-    budget
-        Largest cost of the proposal (0.02 is 2 %): rise of the loss over the intact loss, drop of accuracy, or one
-        minus the rank correlation of similarities. None makes no proposal unless `n_heads` says how many to remove.
-    fractions
-        Shares of the heads removed along the curves.
-    windows
-        How many windows of text to judge on; half as many more are used to choose.
-    evaluations
-        How many sets of heads the search may try.
+    criterion, compensation, criteria
+        Names, a function of your own, or "auto": the pair that does best on the part of `inputs` to choose on; and the
+        criteria that are compared.
+    budget, n_heads, evaluations
+        Largest cost of the proposal (0.02 is 2 %): rise of the loss over the intact loss, drop of accuracy, or one minus
+        the rank correlation of similarities; None makes no proposal. Or how many heads to remove. And how many sets of
+        heads the search may try.
+    fractions, windows
+        Shares of the heads removed along the curves; windows of text to judge on (half as many more are used to choose).
     judge
         False leaves out the curves and the proposal: only the choice is made, and no result is kept in the run.
     out, kind
@@ -142,10 +131,7 @@ def prune(
         `headscape.studies.work.how.How`. Scores of criteria and the search run one after the other in any case. With
         the same number of threads none of it changes a byte.
 
-    Raises
-    ------
-    HeadscapeError
-        When all is tried, if evaluations failed; those made are kept.
+    Raises a `HeadscapeError` when all is tried, if evaluations failed; those made are kept.
     """
     work = Work.of(**how)
     request = _Request(criterion, compensation, criteria, budget, n_heads, fractions, evaluations, judge)
@@ -153,17 +139,17 @@ def prune(
     if captured.run is None and work.engine.apart:
         raise InputError("evaluations in other processes need a run directory; use one job, or give a directory")
     own = _model(captured, model, loader or Loader(say=work.say), block)
-    data = {"inputs": inputs, "calibrate": calibrate, "windows": windows, "seed": random_state}
-    pruning = Pruning.of(captured, own, captured.block(block), **data)
+    data = {"windows": windows, "seed": random_state}
+    pruning = Pruning.of(captured, own, captured.block(block), inputs=inputs, calibrate=calibrate, **data)
     with torch_threads(work.asked_threads or cores()):
         live = pruning.prepare(own, captured)
-        request.check(len(live.evidence.heads), own.source)
         organized = add_organized(live.evidence, captured)
+        request.check(live.evidence)
         if organized is None and captured.run is not None:
             work.say(f"no criteria of the organized heads; for them run: headscape organize {captured.run.path}")
         given = {request.name: scores(criterion, live.evidence)} if callable(criterion) else {}
         hashes = live.split.data | ({} if organized is None else {"organize": organized})
-        settings = request.settings() | {"block": pruning.block, "windows": windows, "seed": random_state}
+        settings = vars(request) | {"criterion": request.name, "block": pruning.block, **data}
         contents = captured.content() | hashes | {"model": pruning.fingerprint, "dtype": pruning.dtype}
         contents |= {f"scores of {name}": digest(score.tolist()) for name, score in given.items()}
         pruning = replace(pruning, data=hashes, study=digest(settings, contents))
@@ -221,23 +207,24 @@ class _Request:
             raise InputError(f"the budget must be above 0 % and at most 100 %, not {self.budget:.3%}")
         if self.evaluations < 1:
             raise InputError(f"the search needs at least 1 evaluation, not {self.evaluations}")
+        if self.criterion == "auto" and set(self.criteria) <= set(CONTROLS):
+            raise InputError(f"there is no criterion to choose; {', '.join(CONTROLS)} are controls")
 
-    def check(self, n: int, source: str) -> None:
-        """Raise unless a number of heads that was asked for leaves one of n."""
+    def check(self, evidence: Evidence) -> None:
+        """Raise where the heads cannot be ranked as asked, or none of them would be left."""
+        n, source = len(evidence.heads), evidence.network.source
         if self.n_heads is not None and not 0 < self.n_heads < n:
             raise InputError(
-                f"{self.n_heads} heads are to be removed and {source} has {n} in this block; remove at least one and "
-                "leave at least one"
+                f"{self.n_heads} heads are to be removed and {source} has {n} here; remove one at least, leave one"
             )
+        for part in self.name.split("+"):
+            if part in CRITERIA and CRITERIA[part].organized:
+                scores(part, evidence)
 
     @property
     def name(self) -> str:
         """The criterion by name."""
         return find_criterion(self.criterion).name if self.criterion != "auto" else "auto"
-
-    def settings(self) -> dict[str, Any]:
-        """All of it as plain facts."""
-        return vars(self) | {"criterion": self.name}
 
 
 def _run(evaluations: Evaluations, request: _Request, given: Mapping[str, FloatArray]) -> PruneResult:
@@ -283,8 +270,7 @@ def _run(evaluations: Evaluations, request: _Request, given: Mapping[str, FloatA
 
 def _frame(ranking: Ranking, score: FloatArray, proposal: Sequence[HeadId]) -> pd.DataFrame:
     """One row per head: its place in the chosen ranking, whether it is removed, and its scores."""
-    places: Mapping[int, int] = {int(i): place for place, i in enumerate(np.argsort(score, kind="stable"))}
     frame = pd.DataFrame(ranking.heads, columns=["block", "layer", "head"])
-    frame["place"] = [places[i] for i in range(len(frame))]
+    frame["place"] = np.argsort(np.argsort(score, kind="stable"))
     frame["removed"] = ["yes" if head in proposal else "no" for head in ranking.heads]
     return frame.assign(**ranking.scores)
