@@ -125,15 +125,15 @@ def test_an_export_that_was_killed_is_made_again(tmp_path, monkeypatch):
 
 
 def test_a_network_that_computes_something_else_is_not_kept(tmp_path, monkeypatch):
-    def wrong(model, heads, fitted):
-        return forms.masked(model, heads, fit_compensation(model, {name: [0] for name in heads}, None))
+    def wrong(model, removed):
+        return forms.masked(model, fit_compensation(model, {name: [0] for name in removed}, None))
 
     monkeypatch.setitem(export.KINDS, "masked", wrong)
     with pytest.raises(hs.HeadscapeError, match="away from the ablated model's .*nothing was written"):
         export_pruned(model_of("gpt2"), [(0, 1)], tmp_path / "out")
 
-    def broken(model, heads, fitted):
-        copied = forms.ragged(model, heads, fitted)
+    def broken(model, removed):
+        copied = forms.ragged(model, removed)
         return forms.PrunedCopy(copied.module)  # without its plan
 
     monkeypatch.setitem(export.KINDS, "masked", broken)

@@ -31,7 +31,7 @@ from headscape.errors import HeadscapeError, InputError
 from headscape.locks import locked
 from headscape.pruning import forms
 from headscape.pruning.compensation import Fitted, digest_of, fit_compensation, without_heads
-from headscape.pruning.forms import Heads, PrunedCopy
+from headscape.pruning.forms import PrunedCopy, Removed
 from headscape.runs import human_bytes
 from headscape.storage import write_json
 from headscape.tensor import HeadId
@@ -40,7 +40,7 @@ __all__ = ["KINDS", "Change", "Export", "check_target", "export_pruned"]
 
 Kind = Literal["masked", "uniform", "ragged"]
 Means = Mapping[HeadId, npt.NDArray[Any]]
-KINDS: dict[str, Callable[[Model, Heads, Mapping[str, Fitted]], PrunedCopy]] = {
+KINDS: dict[str, Callable[[Model, Removed], PrunedCopy]] = {
     "masked": forms.masked,
     "ragged": forms.ragged,
     "uniform": forms.uniform,
@@ -153,7 +153,7 @@ def export_pruned(
     model = model if isinstance(model, Model) else wrap_module(model)
     chosen = _check(model, heads, kind)
     fitted = _checked_fit(model, chosen, means, fitted)
-    copy = KINDS[kind](model, chosen, fitted)
+    copy = KINDS[kind](model, fitted)
     removed = tuple(site.heads[h] for site in model.sites for h in chosen.get(site.name, ()))
     named = {"heads": [str(head) for head in removed], "zeroed": [str(head) for head in copy.zeroed]}
     origin = {"source": model.source, "fingerprint": model.fingerprint, "kind": kind, "fit": digest_of(fitted), **named}
@@ -254,9 +254,7 @@ def _write(folder: Path, model: Model, copy: PrunedCopy, origin: Mapping[str, An
     write_json(folder / bundled.NOTES, {"licence": model.licence, "prefix": list(model.prefix), ORIGIN: origin})
 
 
-def _checked_fit(
-    model: Model, heads: Heads, means: Means | None, fitted: Mapping[str, Fitted] | None
-) -> Mapping[str, Fitted]:
+def _checked_fit(model: Model, heads: dict[str, list[int]], means: Means | None, fitted: Removed | None) -> Removed:
     """The compensation that was given, checked; or zeros or means."""
     plain = fit_compensation(model, heads, None)
     if fitted is None:
@@ -280,7 +278,7 @@ def _with_means(model: Model, name: str, fitted: Fitted, means: Means) -> Fitted
     return replace(fitted, constant=np.concatenate([means[site.heads[h]] for h in fitted.heads], dtype=np.float64))
 
 
-def _compared(model: Model, folder: Path, kind: str, fitted: Mapping[str, Fitted]) -> tuple[Model, float, float]:
+def _compared(model: Model, folder: Path, kind: str, fitted: Removed) -> tuple[Model, float, float]:
     """The model loaded again; the largest difference of its logits to the ablated one's, and the largest of these."""
     batch = example_input(model, min(CHECK_TOKENS, model.max_tokens or CHECK_TOKENS))
     try:

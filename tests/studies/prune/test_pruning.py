@@ -46,8 +46,8 @@ def test_the_exported_model_costs_what_was_judged(judged, place, tmp_path, kind)
     judged.export(tmp_path / "out", kind)
     written = hs.load_model(tmp_path / "out", device="cpu")
     live = Pruning.of_recipe(judged.recipe, place / "run").prepare()
-    live.split.judge.model = written
-    found = [live.split.judge.join([live.split.judge.run(task)]).values for task in live.split.judge.tasks]
+    live.judging.model = written
+    found = [live.judging.join([live.judging.run(task)]).values for task in live.judging.tasks]
     cost = (np.concatenate(found) - judged.intact.values) / judged.intact.mean
     np.testing.assert_allclose(judged.curve("proposal", proposal=True).costs[0, 0], cost, atol=1e-5)
     assert np.abs(cost).max() > 1e-3
@@ -70,7 +70,7 @@ def test_the_recipe_makes_the_same_model_again(judged, place, tmp_path):
     live = pruning.prepare()
     fitted = live.fit(pruning.heads, pruning.compensation)
     assert digest_of(fitted) == recipe["fit"]
-    export_pruned(live.model, pruning.heads, tmp_path / "again", fitted=fitted)
+    export_pruned(live.evidence.network, pruning.heads, tmp_path / "again", fitted=fitted)
     judged.export(tmp_path / "out")
     assert weights(tmp_path / "again") == weights(tmp_path / "out")
 

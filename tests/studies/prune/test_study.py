@@ -33,16 +33,16 @@ def test_planted_heads_are_proposed_first(run, model):
 
 def test_costs_are_those_of_removing_the_heads_on_the_judging_text(result, run, model):
     captured = hs.open_capture(run)
-    split = Pruning.of(captured, model, "decoder", inputs=JUDGE, windows=4).prepare(model, captured).split
+    live = Pruning.of(captured, model, "decoder", inputs=JUDGE, windows=4).prepare(model, captured)
 
     def whole():
-        return np.concatenate([split.judge.join([split.judge.run(task)]).values for task in split.judge.tasks])
+        return np.concatenate([live.judging.join([live.judging.run(task)]).values for task in live.judging.tasks])
 
     intact = whole()
     np.testing.assert_allclose(result.intact.values, intact, atol=1e-6)
     curve = result.curve("l1_all", "mean")
     order = np.argsort(result.heads["l1_all"].to_numpy(), kind="stable")
-    moments = moments_on(model, split.rank)
+    moments = moments_on(model, live.evidence.samples)
     for i, n in enumerate(curve.n):
         by_module = {}
         for layer, head in result.heads[["layer", "head"]].to_numpy()[order[:n]].tolist():
@@ -112,6 +112,8 @@ def test_a_capture_in_memory_without_organization(model):
     assert found.tree is None
     with pytest.raises(hs.InputError, match="evaluations in other processes need a run directory"):
         prune(captured, model=model, inputs=JUDGE, jobs=2, **QUICK)
+    with pytest.raises(hs.InputError, match="criterion l1_all needs the organize study"):
+        prune(captured, model=model, inputs=JUDGE, criterion="gradient+l1_all", **QUICK)
     with pytest.raises(hs.InputError, match="pruning needs the model"):
         prune(captured, inputs=JUDGE, **QUICK)
 
@@ -148,8 +150,8 @@ def test_mistakes_are_named_and_change_nothing(run, model, tmp_path):
     for change, message in (
         ({"budget": 0.0}, "budget must be above 0 %"),
         ({"budget": 2.0}, "at most 100 %, not 200"),
-        ({"n_heads": 8}, "8 heads are to be removed and .* has 8 in this block; .* leave at least one"),
-        ({"n_heads": 0}, "remove at least one"),
+        ({"n_heads": 8}, "8 heads are to be removed and .* has 8; at least one must go and one must stay"),
+        ({"n_heads": 0}, "0 heads are to be removed"),
         ({"criterion": "l1"}, "no criterion 'l1'"),
         ({"compensation": "magic"}, "no compensation 'magic'; there are auto, none"),
         ({"fractions": (0.1, 1.0)}, "fractions of heads lie between 0 and 1"),
@@ -157,6 +159,7 @@ def test_mistakes_are_named_and_change_nothing(run, model, tmp_path):
         ({"windows": 2}, "too few for an interval"),
         ({"inputs": RANK}, "at least 4 others are needed"),
         ({"block": "encoder"}, "no block 'encoder' was captured; there are decoder"),
+        ({"criteria": ("random", "l1_all_random")}, "no criterion to choose; random, .* are controls"),
         ({"out": tmp_path / "mine"}, "exists and is not an empty folder"),
     ):
         with pytest.raises(hs.InputError, match=message):

@@ -7,9 +7,8 @@ from collections.abc import Iterable, Sequence
 import pandas as pd
 
 from headscape.pruning.search import Search, within_budget
-from headscape.studies.prune.evaluations import Evaluations
 from headscape.studies.prune.judging import measured
-from headscape.studies.prune.ranking import FloatArray, Ranking
+from headscape.studies.prune.ranking import Ranking
 
 __all__ = ["choose", "search"]
 
@@ -19,11 +18,7 @@ MIDDLE = 0.2
 
 
 def choose(
-    evaluations: Evaluations,
-    ranking: Ranking,
-    criteria: Sequence[str],
-    compensations: Sequence[str],
-    fractions: Sequence[float],
+    ranking: Ranking, criteria: Sequence[str], compensations: Sequence[str], fractions: Sequence[float]
 ) -> pd.DataFrame:
     """Mean rise of the loss by criterion and compensation, best first.
 
@@ -34,8 +29,8 @@ def choose(
     def compared(pairs: Iterable[tuple[str, str]], shares: Sequence[float], stage: str, name: str) -> pd.DataFrame:
         counts = ranking.counts(shares)
         sets = {(n, c): [[ranking.lowest(ranking.scores[n], k) for k in counts]] for n, c in pairs}
-        found = measured(evaluations, stage, "choose", sets)
-        intact = evaluations.loss("choose").mean
+        found = measured(ranking.evaluations, stage, "choose", sets)
+        intact = ranking.evaluations.loss("choose").mean
         rows = [(c.criterion, c.compensation, float(c.losses.mean()) - intact, name) for c in found]
         frame = pd.DataFrame(rows, columns=["criterion", "compensation", "cost", "compared"])
         return frame.sort_values("cost", kind="stable", ignore_index=True)
@@ -47,16 +42,17 @@ def choose(
     return pd.concat([final, first[FINALISTS:]], ignore_index=True)
 
 
-def search(evaluations: Evaluations, score: FloatArray, compensation: str, budget: float, n_trials: int) -> Search:
+def search(ranking: Ranking, criterion: str, compensation: str, budget: float, n_trials: int) -> Search:
     """As many heads as the budget allows, by a ranking; at most `n_trials` sets are tried."""
-    heads, steps = evaluations.heads, evaluations.work.stage("searching", n_trials)
+    evaluations, heads = ranking.evaluations, ranking.heads
+    steps = evaluations.work.stage("searching", n_trials)
 
     def price(chosen: Sequence[int]) -> float:
         found = evaluations.cost("choose", [heads[i] for i in chosen], compensation)
         steps.one()
         return float(found.mean())
 
-    order = [int(i) for i in score.argsort(kind="stable")]
+    order = [int(i) for i in ranking.scores[criterion].argsort(kind="stable")]
     found = within_budget(order, price, budget, tree=evaluations.live.evidence.tree, evaluations=n_trials)
     for _ in range(n_trials - len(found.trials)):  # it may be done earlier
         steps.one()

@@ -19,7 +19,8 @@ from headscape.attention.threads import torch_threads
 from headscape.fingerprints import digest
 from headscape.pruning.judges import concatenated, cost
 from headscape.storage import read_arrays, write_arrays
-from headscape.studies.prune.pruning import Prepared, Pruning
+from headscape.studies.prune.inputs import Prepared
+from headscape.studies.prune.pruning import Pruning
 from headscape.studies.work.folder import KEY_LETTERS, Folder
 from headscape.studies.work.how import Work
 from headscape.studies.work.units import run_units

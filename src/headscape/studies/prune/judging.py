@@ -62,9 +62,9 @@ class Curve:
         return mean_interval(self.costs[:, which].mean(axis=(0, 1)) - other.costs[:, which].mean(axis=(0, 1)))
 
 
-def _draws(evaluations: Evaluations) -> list[FloatArray]:
-    rng = np.random.default_rng(evaluations.pruning.seed)
-    return [draw_order(len(evaluations.heads), rng) for _ in range(RANDOM_DRAWS)]
+def _draws(ranking: Ranking) -> list[FloatArray]:
+    rng = np.random.default_rng(ranking.evaluations.pruning.seed)
+    return [draw_order(len(ranking.heads), rng) for _ in range(RANDOM_DRAWS)]
 
 
 def measured(evaluations: Evaluations, stage: str, on: str, sets: Sets, proposal: bool = False) -> list[Curve]:
@@ -78,25 +78,21 @@ def measured(evaluations: Evaluations, stage: str, on: str, sets: Sets, proposal
     return found
 
 
-def curves(
-    evaluations: Evaluations, ranking: Ranking, chosen: str, compensation: str, fractions: Sequence[float]
-) -> list[Curve]:
+def curves(ranking: Ranking, chosen: str, compensation: str, fractions: Sequence[float]) -> list[Curve]:
     """Every criterion without and with the chosen compensation; the chosen one, gradients and l1_all with each."""
     both = list(dict.fromkeys(["none", compensation]))
     wanted = [(n, c) for n in ranking.scores for c in both]
     wanted += [(n, c) for n in (chosen, "gradient", "l1_all") if n in ranking.scores for c in COMPENSATIONS]
-    orders = {(n, c): [ranking.scores[n]] for n, c in wanted} | {("random", c): _draws(evaluations) for c in both}
+    orders = {(n, c): [ranking.scores[n]] for n, c in wanted} | {("random", c): _draws(ranking) for c in both}
     counts = ranking.counts(fractions)
     sets = {pair: [[ranking.lowest(o, n) for n in counts] for o in several] for pair, several in orders.items()}
-    return measured(evaluations, "judging criteria", "judge", sets)
+    return measured(ranking.evaluations, "judging criteria", "judge", sets)
 
 
-def rivals(
-    evaluations: Evaluations, ranking: Ranking, chosen: str, compensation: str, proposal: Sequence[HeadId]
-) -> list[Curve]:
+def rivals(ranking: Ranking, chosen: str, compensation: str, proposal: Sequence[HeadId]) -> list[Curve]:
     """The proposal, and as many heads by the criteria it is compared with, under the same compensation."""
     names = [n for n in ("gradient", "l1_top", "l1_all") if n in ranking.scores and n != chosen]
-    orders = {name: [ranking.scores[name]] for name in names} | {"random": _draws(evaluations)}
+    orders = {name: [ranking.scores[name]] for name in names} | {"random": _draws(ranking)}
     lowest = {n: [[ranking.lowest(order, len(proposal))] for order in several] for n, several in orders.items()}
     sets = {(name, compensation): draws for name, draws in {"proposal": [[list(proposal)]], **lowest}.items()}
-    return measured(evaluations, "judging the proposal", "judge", sets, proposal=True)
+    return measured(ranking.evaluations, "judging the proposal", "judge", sets, proposal=True)

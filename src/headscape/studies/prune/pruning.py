@@ -2,25 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
-from headscape.attention.sites import select_heads
 from headscape.captures import Capture, open_capture
 from headscape.errors import InputError
-from headscape.pruning.ablation import Ablations
-from headscape.pruning.compensation import Fitted, digest_of, fit_compensation
-from headscape.pruning.evidence import Evidence
-from headscape.pruning.judges import Judge
-from headscape.studies.prune.inputs import Split, split_inputs
+from headscape.pruning.compensation import Fitted, digest_of
+from headscape.studies.prune.inputs import Prepared, prepare_inputs
 from headscape.tensor import HeadId
 
 if TYPE_CHECKING:
     from headscape.attention.models import Model
 
-__all__ = ["Prepared", "Pruning"]
+__all__ = ["Pruning"]
 
 IN_MEMORY = "in memory"
 """Stands in a recipe for texts or images that were not given by a path."""
@@ -100,35 +96,8 @@ class Pruning:
                 raise InputError(f"this pruning was made with {name} in memory; give {name}= to make it again")
         captured = open_capture(self.run) if captured is None else captured  # type: ignore[arg-type]
         model = self.load() if model is None else model
-        split = split_inputs(self, model, captured)
-        changed = [name for name, found in split.data.items() if self.data.get(name, found) != found]
+        prepared = prepare_inputs(self, model, captured)
+        changed = [name for name, found in prepared.data.items() if self.data.get(name, found) != found]
         if changed:
             raise InputError(f"the data have changed since this pruning was made: what it was {', '.join(changed)} on")
-        heads = captured.heads(self.block)
-        evidence = Evidence(heads, model=model, samples=split.rank, fit=split.fit, texts=split.texts, seed=self.seed)
-        return Prepared(model, evidence, split)
-
-
-@dataclass
-class Prepared:
-    """A pruning ready to be evaluated in this process: the model, what criteria may look at, and the judges."""
-
-    model: Model
-    evidence: Evidence
-    split: Split
-    _ablations: dict[str, Ablations] = field(default_factory=dict)
-
-    def judge(self, on: str) -> Judge:
-        """The judge on the inputs to "choose" on, to "judge" on, or on a few of those to "rank" on."""
-        return {"choose": self.split.choose, "judge": self.split.judge}.get(on) or self.evidence.brief_judge
-
-    def ablations(self, on: str) -> Ablations:
-        """The model, ready to be run without some heads."""
-        if on not in self._ablations:
-            self._ablations[on] = Ablations(self.judge(on), lambda: self.evidence.moments)
-        return self._ablations[on]
-
-    def fit(self, heads: Sequence[HeadId], compensation: str) -> dict[str, Fitted]:
-        """Fit the compensation of removed heads."""
-        moments = None if compensation == "none" else self.evidence.moments
-        return fit_compensation(self.model, select_heads(self.model, heads), moments, compensation)
+        return prepared

@@ -28,10 +28,15 @@ class Ranking:
     `leave_one_out` is the rise of the loss without each head alone, (n_head, n_sample), where it was asked for.
     """
 
-    heads: Sequence[HeadId]
+    evaluations: Evaluations
     scores: Mapping[str, FloatArray]
     skipped: Mapping[str, str]
     leave_one_out: FloatArray | None
+
+    @property
+    def heads(self) -> Sequence[HeadId]:
+        """The heads that are ranked."""
+        return self.evaluations.heads
 
     def lowest(self, score: FloatArray, n: int) -> list[HeadId]:
         """The n heads with the lowest scores, lowest first."""
@@ -72,7 +77,7 @@ def rank(evaluations: Evaluations, criteria: Sequence[str], own: Mapping[str, Fl
     kept = {name: found[name] for name in criteria if name in found} | dict(own)
     if not kept:
         raise InputError(f"no criterion could be measured: {'; '.join(skipped.values())}")
-    return Ranking(evaluations.heads, kept, skipped, alone)
+    return Ranking(evaluations, kept, skipped, alone)
 
 
 def _score(evaluations: Evaluations, name: str) -> FloatArray:

@@ -134,7 +134,8 @@ def prune(
     Raises a `HeadscapeError` when all is tried, if evaluations failed; those made are kept.
     """
     work = Work.of(**how)
-    request = _Request(criterion, compensation, criteria, budget, n_heads, fractions, evaluations, judge)
+    shares = [float(fraction) for fraction in fractions]
+    request = _Request(criterion, compensation, list(criteria), budget, n_heads, shares, evaluations, judge)
     captured = open_capture(source)
     if captured.run is None and work.engine.apart:
         raise InputError("evaluations in other processes need a run directory; use one job, or give a directory")
@@ -148,7 +149,7 @@ def prune(
         if organized is None and captured.run is not None:
             work.say(f"no criteria of the organized heads; for them run: headscape organize {captured.run.path}")
         given = {request.name: scores(criterion, live.evidence)} if callable(criterion) else {}
-        hashes = live.split.data | ({} if organized is None else {"organize": organized})
+        hashes = live.data | ({} if organized is None else {"organize": organized})
         settings = vars(request) | {"criterion": request.name, "block": pruning.block, **data}
         contents = captured.content() | hashes | {"model": pruning.fingerprint, "dtype": pruning.dtype}
         contents |= {f"scores of {name}": digest(score.tolist()) for name, score in given.items()}
@@ -215,7 +216,7 @@ class _Request:
         n, source = len(evidence.heads), evidence.network.source
         if self.n_heads is not None and not 0 < self.n_heads < n:
             raise InputError(
-                f"{self.n_heads} heads are to be removed and {source} has {n} here; remove one at least, leave one"
+                f"{self.n_heads} heads are to be removed and {source} has {n}; at least one must go and one must stay"
             )
         for part in self.name.split("+"):
             if part in CRITERIA and CRITERIA[part].organized:
@@ -233,7 +234,7 @@ def _run(evaluations: Evaluations, request: _Request, given: Mapping[str, FloatA
     ranking = rank(evaluations, list(dict.fromkeys([*request.criteria, *named])), given)
     candidates = [n for n in ranking.scores if n not in CONTROLS] if request.name == "auto" else [request.name]
     compensations = list(COMPENSATIONS) if request.compensation == "auto" else [request.compensation]
-    table = choose(evaluations, ranking, candidates, compensations, request.fractions)
+    table = choose(ranking, candidates, compensations, request.fractions)
     name, compensation = str(table["criterion"][0]), str(table["compensation"][0])
     score = ranking.scores[name]
     proposal: tuple[HeadId, ...] = ()
@@ -241,11 +242,11 @@ def _run(evaluations: Evaluations, request: _Request, given: Mapping[str, FloatA
     if request.judge and request.n_heads is not None:
         proposal = tuple(ranking.lowest(score, request.n_heads))
     elif request.judge and request.budget is not None:
-        found = search(evaluations, score, compensation, request.budget, request.evaluations)
+        found = search(ranking, name, compensation, request.budget, request.evaluations)
         proposal, trials = tuple(ranking.heads[i] for i in found.heads), found.trials
-    judged = curves(evaluations, ranking, name, compensation, request.fractions) if request.judge else []
+    judged = curves(ranking, name, compensation, request.fractions) if request.judge else []
     if proposal:
-        judged += rivals(evaluations, ranking, name, compensation, proposal)
+        judged += rivals(ranking, name, compensation, proposal)
     pruning = replace(evaluations.pruning, heads=proposal, compensation=compensation)
     fitted = evaluations.live.fit(proposal, compensation)
     return PruneResult(
@@ -262,7 +263,7 @@ def _run(evaluations: Evaluations, request: _Request, given: Mapping[str, FloatA
         leave_one_out=ranking.leave_one_out,
         tree=evaluations.live.evidence.tree,
         skipped=dict(ranking.skipped),
-        settings={"fractions": list(request.fractions), **evaluations.live.split.facts, "seed": pruning.seed},
+        settings={"fractions": request.fractions, **evaluations.live.facts, "seed": pruning.seed},
         fitted=fitted,
         recipe=pruning.recipe(fitted),
     )
