@@ -5,7 +5,7 @@ import headscape as hs
 from headscape.attention.samples import samples_of
 from headscape.pruning import ablation
 from headscape.pruning.ablation import Ablations, leave_one_out
-from headscape.pruning.compensation import folded, folds_of, moments_on
+from headscape.pruning.compensation import fit_compensation, moments_on, without_heads
 from headscape.pruning.judges import LossJudge
 from tiny import Letters
 from zoo import make
@@ -58,10 +58,10 @@ def test_compensated_sets_start_from_their_layer_too():
     model = hs.wrap_module(make("llama"), tokenizer=Letters())
     samples, _ = samples_of(model, TEXT, 12)
     moments = moments_on(model, samples)
-    ablations = Ablations(LossJudge(model, samples), moments)
+    ablations = Ablations(LossJudge(model, samples), lambda: moments)
     site = model.sites[1]
     for compensation in ("none", "mean", "scale", "linear"):
-        with folded(model, folds_of(model, {site.name: [0, 3]}, moments, compensation)):
+        with without_heads(model, fit_compensation(model, {site.name: [0, 3]}, moments, compensation)):
             whole = hs.loss(model, TEXT, tokens=12).values
         found = ablations.loss([site.heads[0], site.heads[3]], compensation).values
         np.testing.assert_allclose(found, whole, atol=1e-6)
@@ -74,5 +74,5 @@ def test_outputs_too_large_to_keep_are_given_up(monkeypatch):
     kept = Ablations(LossJudge(model, samples)).loss(head).values
     monkeypatch.setattr(ablation, "SHARED_BYTES", 100)
     given_up = Ablations(LossJudge(model, samples))
-    assert given_up._stack is None and not given_up._outputs
+    assert given_up.intact.values.size and given_up._stack is None and not given_up._outputs
     np.testing.assert_allclose(given_up.loss(head).values, kept, atol=1e-6)

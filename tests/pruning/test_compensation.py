@@ -5,7 +5,7 @@ import torch
 import headscape as hs
 from headscape.attention.projections import columns_of, output_projections
 from headscape.attention.samples import samples_of
-from headscape.pruning.compensation import COMPENSATIONS, RIDGE, folded, folds_of, moments_on
+from headscape.pruning.compensation import COMPENSATIONS, RIDGE, fit_compensation, moments_on, without_heads
 from headscape.pruning.export import export_pruned
 from tiny import Letters
 from zoo import make
@@ -25,7 +25,7 @@ def samples(model):
 
 
 def outputs_of(model, samples):
-    """What the heads put out, (position, head * dim) a layer, by hooks on the output projections."""
+    """Outputs of the heads of every layer, (position, head * dim), by hooks on the output projections."""
     found = {}
     handles = []
     for name, path in output_projections(model).items():
@@ -53,40 +53,40 @@ def test_moments_are_means_of_products(model, samples):
 
 @pytest.mark.parametrize("compensation", list(COMPENSATIONS))
 def test_the_outputs_and_the_folded_weight_agree(model, samples, compensation):
-    folds = folds_of(model, heads_of(model), moments_on(model, samples), compensation)
+    fitted = fit_compensation(model, heads_of(model), moments_on(model, samples), compensation)
     projections = output_projections(model)
     for name, rows in outputs_of(model, samples).items():
         weight = columns_of(model.module.get_submodule(projections[name])).double()
         n_heads = next(site.n_heads for site in model.sites if site.name == name)
-        changed = folds[name].outputs(torch.from_numpy(rows).reshape(len(rows), n_heads, -1)).flatten(1)
-        by_weight = torch.from_numpy(rows) @ folds[name].weight(weight).T + folds[name].bias(weight)
+        changed = fitted[name].outputs(torch.from_numpy(rows).reshape(len(rows), n_heads, -1)).flatten(1)
+        by_weight = torch.from_numpy(rows) @ fitted[name].weight(weight).T + fitted[name].bias(weight)
         np.testing.assert_allclose(changed @ weight.T, by_weight, atol=1e-10)
-        assert not folds[name].weight(weight)[:, folds[name].inputs(weight.shape[1])[1]].any()
+        assert not fitted[name].weight(weight)[:, fitted[name].inputs(weight.shape[1])[1]].any()
 
 
 def test_linear_is_least_squares_and_never_worse_than_the_mean(model, samples):
     moments = moments_on(model, samples)
-    linear, mean = (folds_of(model, heads_of(model), moments, how) for how in ("linear", "mean"))
+    linear, mean = (fit_compensation(model, heads_of(model), moments, how) for how in ("linear", "mean"))
     for name, rows in outputs_of(model, samples).items():
-        fold = linear[name]
-        kept, gone = (rows[:, part] for part in fold.inputs(rows.shape[1]))
+        layer = linear[name]
+        kept, gone = (rows[:, part] for part in layer.inputs(rows.shape[1]))
         X, Y = kept - kept.mean(0), gone - gone.mean(0)
         ridge = RIDGE * (X**2).mean()
         stacked = np.r_[X / len(X) ** 0.5, np.sqrt(ridge) * np.eye(X.shape[1])]
         wanted = np.linalg.lstsq(stacked, np.r_[Y / len(Y) ** 0.5, np.zeros((X.shape[1], Y.shape[1]))], rcond=None)[0]
-        predicted, flat = kept @ fold.mix.numpy() + fold.constant.numpy(), mean[name].constant.numpy()
+        predicted, flat = kept @ layer.mix + layer.constant, mean[name].constant
         np.testing.assert_allclose(predicted, X @ wanted + gone.mean(0), atol=1e-4)
         assert ((gone - predicted) ** 2).sum() <= ((gone - flat) ** 2).sum()
 
 
 def test_scale_is_the_best_factor(model, samples):
-    folds = folds_of(model, heads_of(model), moments_on(model, samples), "scale")
+    fitted = fit_compensation(model, heads_of(model), moments_on(model, samples), "scale")
     projections = output_projections(model)
     for name, rows in outputs_of(model, samples).items():
         weight = columns_of(model.module.get_submodule(projections[name])).double().numpy()
-        kept, _ = folds[name].inputs(rows.shape[1])
+        kept, _ = fitted[name].inputs(rows.shape[1])
         whole, part = rows @ weight.T, rows[:, kept] @ weight[:, kept].T
-        assert folds[name].scale == pytest.approx((whole * part).sum() / (part**2).sum(), rel=1e-4)
+        assert fitted[name].scale == pytest.approx((whole * part).sum() / (part**2).sum(), rel=1e-4)
 
 
 def test_none_and_mean_are_what_ablate_does(model, samples):
@@ -94,7 +94,7 @@ def test_none_and_mean_are_what_ablate_does(model, samples):
     means = hs.mean_outputs(model, TEXT, tokens=12, batches=None)
     moments = moments_on(model, samples)
     for compensation, how in (("none", "zero"), ("mean", "mean")):
-        with torch.no_grad(), folded(model, folds_of(model, heads_of(model), moments, compensation)):
+        with torch.no_grad(), without_heads(model, fit_compensation(model, heads_of(model), moments, compensation)):
             found = model.module(**samples[0].arguments).logits
         with torch.no_grad(), hs.ablate(model, heads, how, means=means):
             wanted = model.module(**samples[0].arguments).logits
@@ -105,18 +105,18 @@ def test_a_layer_without_any_head_keeps_its_mean(model, samples):
     name = model.sites[0].name
     every = {name: list(range(model.sites[0].n_heads))}
     moments = moments_on(model, samples)
-    fold = folds_of(model, every, moments, "linear")[name]
-    np.testing.assert_allclose(fold.constant, moments[name][-1, :-1], atol=1e-12)
-    assert fold.mix is None
+    layer = fit_compensation(model, every, moments, "linear")[name]
+    np.testing.assert_allclose(layer.constant, moments[name][-1, :-1], atol=1e-12)
+    assert layer.mix is None
 
 
 @pytest.mark.parametrize("kind", ["masked", "ragged"])
 @pytest.mark.parametrize("compensation", ["scale", "linear"])
 def test_every_compensation_can_be_exported(model, samples, tmp_path, kind, compensation):
-    folds = folds_of(model, heads_of(model), moments_on(model, samples), compensation)
+    fitted = fit_compensation(model, heads_of(model), moments_on(model, samples), compensation)
     heads = [(layer, h) for layer, found in GONE.items() for h in found]
-    export_pruned(model, heads, tmp_path / "out", kind, folds=folds)
-    with torch.no_grad(), folded(model, folds):
+    export_pruned(model, heads, tmp_path / "out", kind, fitted=fitted)
+    with torch.no_grad(), without_heads(model, fitted):
         wanted = model.module(**samples[0].arguments).logits
     written = hs.load_model(tmp_path / "out")
     with torch.no_grad():
@@ -126,9 +126,9 @@ def test_every_compensation_can_be_exported(model, samples, tmp_path, kind, comp
 
 def test_mistakes_are_named(model, samples, tmp_path):
     with pytest.raises(hs.InputError, match="no compensation 'magic'; there are none, mean, scale, linear"):
-        folds_of(model, heads_of(model), None, "magic")
+        fit_compensation(model, heads_of(model), None, "magic")
     with pytest.raises(hs.InputError, match="'mean' is fitted on text"):
-        folds_of(model, heads_of(model), None, "mean")
-    folds = folds_of(model, heads_of(model), None)
-    with pytest.raises(hs.InputError, match="folds are for other heads"):
-        export_pruned(model, [(0, 0)], tmp_path / "out", folds=folds)
+        fit_compensation(model, heads_of(model), None, "mean")
+    fitted = fit_compensation(model, heads_of(model), None)
+    with pytest.raises(hs.InputError, match="fitted for other heads"):
+        export_pruned(model, [(0, 0)], tmp_path / "out", fitted=fitted)

@@ -6,7 +6,7 @@ import headscape as hs
 from headscape.attention.projections import columns_of, output_projections
 from headscape.attention.samples import samples_of
 from headscape.pruning.criteria import CRITERIA, find_criterion, scores
-from headscape.pruning.evidence import BRIEF, Evidence
+from headscape.pruning.evidence import BRIEF_WINDOWS, Evidence
 from tiny import Letters
 from zoo import make
 
@@ -82,7 +82,7 @@ def test_the_oracle_is_the_rise_of_the_loss(planted):
     with hs.ablate(planted.network, [head]):
         without = hs.loss(planted.network, TEXT, tokens=12).values
     rises = without - hs.loss(planted.network, TEXT, tokens=12).values
-    assert scores("leave_one_out", planted)[5] == pytest.approx(rises[:BRIEF].mean(), abs=1e-6)
+    assert scores("leave_one_out", planted)[5] == pytest.approx(rises[:BRIEF_WINDOWS].mean(), abs=1e-6)
 
 
 def test_simple_criteria_and_averages(planted):
@@ -111,7 +111,7 @@ def test_wrong_requests(planted):
 
 
 def outputs_of(model, samples):
-    """What the heads put out, (position, head * dim) a layer, by hooks."""
+    """Outputs of the heads of every layer, (position, head * dim), by hooks."""
     found, handles = {}, []
     for name, path in output_projections(model).items():
         rows = found.setdefault(name, [])

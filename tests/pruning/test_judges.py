@@ -5,8 +5,11 @@ from scipy.stats import spearmanr
 import headscape as hs
 from headscape.attention.inputs import sample_text
 from headscape.attention.loss import Loss
+from headscape.attention.samples import samples_of
 from headscape.pruning.ablation import Ablations
-from headscape.pruning.judges import SimilarityJudge, cost, judge_of, sentence_pairs, slopes, unit_of
+from headscape.pruning.judges import LossJudge, SimilarityJudge, cost, cost_unit, judge_of, sentence_pairs, slopes
+from tiny import Letters
+from zoo import make
 
 
 def test_pairs_are_seeded_different_and_half_neighbours():
@@ -46,8 +49,6 @@ def test_similarity_is_one_minus_the_rank_correlation(load):
 
 
 def test_an_encoder_is_judged_by_sentences_and_has_slopes(load):
-    from headscape.attention.samples import samples_of
-
     model = load("minilm-l6")
     with pytest.raises(hs.InputError, match="judged by similarities of sentences: give a text"):
         judge_of(model, [])
@@ -63,4 +64,36 @@ def test_costs_by_kind():
     losses = np.zeros(3)
     classifier = Loss(losses, "image-classifier", right)
     assert cost(classifier, Loss(losses, "image-classifier", now)).tolist() == [0, 1, -1]
-    assert unit_of(classifier) == "drop of accuracy" and unit_of(Loss(before, "causal-lm")) == "rise of the loss"
+    assert cost_unit(classifier) == "drop of accuracy" and cost_unit(Loss(before, "causal-lm")) == "rise of the loss"
+
+
+def test_a_window_is_judged_alike_whatever_stands_beside_it():
+    model = hs.wrap_module(make("llama"), tokenizer=Letters())
+    samples, _ = samples_of(model, ["the quick brown fox jumps over the lazy dog and then it sleeps"], 12)
+    whole, part = LossJudge(model, samples), LossJudge(model, samples[1:3])
+    assert len({key for key, _ in whole.pieces}) == len(samples) == 5
+    assert [key for key, _ in part.pieces] == [key for key, _ in whole.pieces[1:3]]
+    heads = [hs.HeadId("decoder", 1, 2)]
+    one, other = Ablations(whole), Ablations(part)
+    np.testing.assert_array_equal(one.loss(heads).values[1:3], other.loss(heads).values)
+    first = whole.pieces[0][0]
+    found = one.losses(heads, known={first})
+    assert list(found) == [key for key, _ in whole.pieces[1:]]
+
+
+def test_masks_belong_to_the_window():
+    class Masked(Letters):
+        mask_token_id = 5
+
+        def get_special_tokens_mask(self, ids, already):
+            return [0] * len(ids)
+
+    model = hs.wrap_module(make("bert"), tokenizer=Masked())
+    samples, _ = samples_of(model, ["the quick brown fox jumps over the lazy dog and then it sleeps"], 12)
+    masks = [task.wanted[0] != -100 for task in LossJudge(model, samples).tasks]
+    again = [task.wanted[0] != -100 for task in LossJudge(model, samples[::-1]).tasks][::-1]
+    assert all((a == b).all() for a, b in zip(masks, again, strict=True))
+    assert any((a != masks[0]).any() for a in masks[1:])
+    assert any(
+        (a != b.wanted[0].ne(-100)).any() for a, b in zip(masks, LossJudge(model, samples, 1).tasks, strict=True)
+    )

@@ -1,10 +1,10 @@
-"""Ragged networks: every attention layer keeps heads of its own, down to none, and stays a module of transformers.
+"""Ragged networks: every attention layer keeps its own heads, possibly none, and stays a module of transformers.
 
 The layers of a stock network are cut in place; `PLAN_FILE` beside the weights says how, so that a folder can be loaded
-again. Where a stock layer relies on all layers having the same heads, something stands in:
+again. Stock layers assume that all layers have the same heads; where they do not:
 
-* key/value heads that serve unequally many queries: see `uneven`;
-* a position bias or ALiBi that comes for all heads is reduced to the layer's own;
+* key/value heads may serve different numbers of queries: see `uneven`;
+* a position bias or ALiBi computed for all heads is reduced to the layer's own;
 * a layer without heads adds a constant, and only counts tokens in the cache.
 """
 
@@ -40,7 +40,7 @@ __all__ = [
 
 PLAN_FILE = "headscape-module.json"
 FORMAT = 1
-RAGGED_NOTE = "ragged: every layer keeps its own heads, numbered anew from 0; layers without heads are not counted"
+RAGGED_NOTE = "ragged: every layer keeps its own heads, renumbered from 0; layers without heads are not counted"
 _T5_BIAS = (
     "has_relative_attention_bias",
     "relative_attention_num_buckets",
@@ -54,9 +54,9 @@ _T5_BIAS = (
 class LayerPlan:
     """How one layer is cut.
 
-    `name` and `output` are the attention module and its output projection, `n_heads` the query heads it had, `heads`
-    those it keeps, `key_values` the key/value head of each kept head (in the numbering of the intact layer), `bias`
-    whether the output projection gets a bias that the stock layer has not.
+    `name` and `output` are the attention module and its output projection, `n_heads` the number of query heads it had,
+    `heads` those it keeps, `key_values` the key/value head of each (both numbered as in the intact layer), `bias` whether
+    the output projection gets a bias that the stock layer does not have.
     """
 
     name: str
@@ -88,7 +88,7 @@ def read_plans(folder: Path) -> tuple[LayerPlan, ...]:
 
 
 def ragged_class(kind: Any, folder: Path) -> Any:
-    """The stock class of a network, made to cut its layers after the folder's plan whenever one is built.
+    """The stock class of a network, changed to cut its layers by the folder's plan when it is built.
 
     `from_pretrained` then allocates, fills, ties and checks as it does for the stock class.
     """
@@ -126,7 +126,7 @@ def cut_layer(network: nn.Module, plan: LayerPlan) -> None:
     keep_heads(module, output, layout, plan.heads, kv_heads)
     if plan.bias and output.bias is None:
         set_bias(output)
-    _count_anew(module, len(plan.heads), len(kv_heads), layout.dim)
+    _update_counts(module, len(plan.heads), len(kv_heads), layout.dim)
     set_groups(module, [counts[head] for head in kv_heads])
     stock: Any = type(module)
     if {"position_bias", "alibi"} & set(_signature(stock).parameters):
@@ -134,8 +134,8 @@ def cut_layer(network: nn.Module, plan: LayerPlan) -> None:
         module.__class__ = _with_own_heads(stock)
 
 
-def _count_anew(module: Any, n_heads: int, n_kv_heads: int, dim: int) -> None:
-    """Bring the numbers that the stock forward reads up to date."""
+def _update_counts(module: Any, n_heads: int, n_kv_heads: int, dim: int) -> None:
+    """Update the numbers that the stock forward pass reads."""
     for name in ("num_heads", "num_attention_heads", "n_heads"):
         if hasattr(module, name):
             setattr(module, name, n_heads)
@@ -150,7 +150,7 @@ def _count_anew(module: Any, n_heads: int, n_kv_heads: int, dim: int) -> None:
 
 
 class _Constant(nn.Module):
-    """What is left of an output projection without inputs: its bias, or zero."""
+    """An output projection without inputs: its bias, or zero."""
 
     def __init__(self, output: nn.Module, bias: bool) -> None:
         super().__init__()
@@ -173,7 +173,7 @@ def _signature(stock: Any) -> inspect.Signature:
 
 
 def _named(stock: type, module: nn.Module, args: Any, kwargs: Any) -> dict[str, Any]:
-    """The arguments of a stock forward by name, whichever way they were passed."""
+    """The arguments of a stock forward pass by name, however they were passed."""
     bound = _signature(stock).bind(module, *args, **kwargs).arguments
     given = dict(bound)
     del given["self"]
@@ -182,7 +182,7 @@ def _named(stock: type, module: nn.Module, args: Any, kwargs: Any) -> dict[str, 
 
 
 def _position_bias(stock: Any, module: Any, given: dict[str, Any]) -> Tensor:
-    """T5's bias for all heads (1, n_head, n_query, n_key), which its first layer computes for the others too."""
+    """T5's bias for all heads (1, n_head, n_query, n_key), which its first layer computes for all layers."""
     hidden, past = given["hidden_states"], _self_cache(given)
     n_query = hidden.shape[1]
     n_past, n_key = 0, n_query
@@ -202,13 +202,13 @@ def _is_cross(given: dict[str, Any]) -> bool:
 
 
 def _is_t5(stock: type) -> bool:
-    """Whether the layer returns the position bias it used, for the next one to take over."""
+    """Whether the layer returns the position bias it used, for the next one."""
     return hasattr(stock, "compute_bias") and "position_bias" in _signature(stock).parameters
 
 
 @cache
 def _with_own_heads(stock: Any) -> type:
-    """A subclass that reduces what comes for all heads to the layer's own."""
+    """A subclass that reduces what was computed for all heads to the layer's own."""
 
     def forward(self: Any, *args: Any, **kwargs: Any) -> Any:
         given = _named(stock, self, args, kwargs)
@@ -239,9 +239,9 @@ def _own(x: Tensor, name: str, heads: list[int], n_heads: int) -> Tensor:
 
 
 class NoHeads(nn.Module):
-    """Stands for an attention layer that lost all its heads: it returns what is left of the output projection.
+    """Takes the place of an attention layer that lost all its heads: it returns the bias of the output projection.
 
-    It is not called an attention, since nothing is computed here that could be captured.
+    Its name does not say attention, since nothing is computed here that could be captured.
     """
 
     def __init__(self, module: nn.Module) -> None:

@@ -1,8 +1,8 @@
-"""Uneven groups: attention whose key/value heads serve unequally many query heads.
+"""Uneven groups: attention whose key/value heads serve different numbers of query heads.
 
-Stock implementations of grouped queries know one number of queries to every key/value head. A function registered with
-transformers' attention interface brings an uneven layer into that form and hands it to the implementation the network
-is set to, whichever it is; the cache keeps each key/value head once.
+Stock implementations of grouped queries assume the same number of queries for every key/value head. A function
+registered with transformers' attention interface brings an uneven layer into that form and passes it on to the
+implementation the network is set to; the cache keeps each key/value head once.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ INTERFACE = "headscape_uneven"
 
 
 class LayerConfig:
-    """A network's configuration as one layer sees it: with its own number of heads, and attention by `INTERFACE`."""
+    """A network's configuration as one layer sees it: its own number of heads, and attention by `INTERFACE`."""
 
     def __init__(self, config: Any, n_heads: int, uneven: bool = False) -> None:
         self._config, self.num_attention_heads = config, n_heads
@@ -44,7 +44,7 @@ class LayerConfig:
 
 @dataclass(frozen=True)
 class _Groups:
-    """Two ways to even out: repeat key/value heads (`repeated`), or pad queries to `largest` a group, and unpad."""
+    """Two ways to even out: repeat key/value heads (`repeated`), or pad queries to `largest` per group and unpad."""
 
     repeated: tuple[int, ...]
     padded: tuple[int, ...]
@@ -55,7 +55,7 @@ class _Groups:
 def set_groups(module: Any, counts: Sequence[int]) -> None:
     """Tell a layer how many queries each of its key/value heads serves, in order.
 
-    Equal counts need nothing but the number. Otherwise the layer's configuration is replaced by a `LayerConfig`.
+    Equal counts need only the number. Otherwise the layer's configuration is replaced by a `LayerConfig`.
     """
     shared = math.gcd(*counts)
     if hasattr(module, "num_key_value_groups"):

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import ExitStack
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
+from contextlib import nullcontext
 from typing import Any
 
 import numpy as np
@@ -13,57 +13,81 @@ import torch
 from headscape.attention.loss import Loss
 from headscape.attention.sites import select_heads
 from headscape.attention.stack import stack_of
-from headscape.pruning.compensation import Fold, Moments, folded, folds_of
-from headscape.pruning.judges import Judge
+from headscape.pruning.compensation import Fitted, Moments, fit_compensation, without_heads
+from headscape.pruning.judges import Judge, concatenated
 from headscape.tensor import HeadId
 
 __all__ = ["Ablations", "leave_one_out"]
 
-FloatArray = npt.NDArray[np.float64]
-SHARED_BYTES = 2 << 30  # outputs of layers kept at most
+SHARED_BYTES = 2 << 30  # layer outputs kept at most
 
 
 class Ablations:
     """Losses of one model by one judge, for many sets of removed heads.
 
-    The intact model is run once and the output of every layer kept; a set whose lowest head is in layer L then starts
-    from layer L. That is exact: nothing below a removed head changes.
+    The intact model is run once on every piece of the judge's inputs, and the output of every layer kept; a set whose
+    lowest head is in layer L then starts from layer L. That is exact: nothing below a removed head changes.
 
     Parameters
     ----------
     judge
         What to measure on.
     moments
-        From `moments_on`, for compensations.
+        Called for the second moments of `moments_on` when a compensation first needs them.
     share
         Whether to keep the layers' outputs; given up where they take more than 2 GiB.
     """
 
-    def __init__(self, judge: Judge, moments: Moments | None = None, *, share: bool = True) -> None:
-        self.judge, self.moments = judge, moments
+    def __init__(self, judge: Judge, moments: Callable[[], Moments] | None = None, *, share: bool = True) -> None:
+        self.judge, self._moments = judge, moments
         self._stack = stack_of(judge.model) if share else None
-        self._outputs: list[list[Any]] = []
-        self.intact = self._run({}, keep=True)
+        self._outputs: dict[str, list[list[Any]]] = {}
+        self._intact: dict[str, Loss] = {}
+
+    @property
+    def intact(self) -> Loss:
+        """Loss per sample with all heads."""
+        return self.loss([])
 
     def loss(self, heads: Iterable[HeadId], compensation: str = "none") -> Loss:
         """Loss per sample with these heads removed."""
-        chosen = select_heads(self.judge.model, list(heads)) if heads else {}
-        return self._run(folds_of(self.judge.model, chosen, self.moments, compensation))
+        found = self.losses(heads, compensation)
+        return concatenated([found[key] for key, _ in self.judge.pieces])
 
-    def _run(self, folds: Mapping[str, Fold], keep: bool = False) -> Loss:
-        changed = [site for site in self.judge.model.sites if site.name in folds]
-        first = self._stack.first(changed) if self._stack is not None else 0
-        parts = []
-        with torch.no_grad(), folded(self.judge.model, folds):
-            for number, task in enumerate(self.judge.tasks):
-                with ExitStack() as during:
-                    if keep and self._stack is not None:
-                        self._outputs.append(during.enter_context(self._stack.recorded()))
-                    elif self._stack is not None and first > 0:
-                        during.enter_context(self._stack.replayed(self._outputs[number], first))
+    def losses(
+        self, heads: Iterable[HeadId], compensation: str = "none", known: Container[str] = ()
+    ) -> dict[str, Loss]:
+        """The same for every piece of the judge's inputs, by its key; pieces that are known already are left out."""
+        model = self.judge.model
+        moments = self._moments() if self._moments is not None and compensation != "none" else None
+        fitted = fit_compensation(model, select_heads(model, heads), moments, compensation)
+        found = {}
+        for key, tasks in self.judge.pieces:
+            if key in known or key in found:
+                continue
+            if key not in self._intact:  # also where a judge compares with the intact model
+                self._intact[key] = self._run(key, tasks, {})
+            found[key] = self._run(key, tasks, fitted) if fitted else self._intact[key]
+        return found
+
+    def _run(self, key: str, tasks: Sequence[Any], fitted: Mapping[str, Fitted]) -> Loss:
+        """Loss of one piece; without removed heads what every layer returns is kept."""
+        changed = [site for site in self.judge.model.sites if site.name in fitted]
+        parts, kept = [], []
+        with torch.no_grad(), without_heads(self.judge.model, fitted):
+            for number, task in enumerate(tasks):
+                context: Any = nullcontext()
+                if self._stack is not None and fitted:
+                    context = self._stack.replayed(self._outputs[key][number], self._stack.first(changed))
+                elif self._stack is not None:
+                    context = self._stack.recorded()
+                with context as outputs:
                     parts.append(self.judge.run(task))
-                if keep and _bytes(self._outputs) > SHARED_BYTES:
-                    self._stack, self._outputs = None, []
+                kept.append(outputs)
+        if not fitted and self._stack is not None:
+            self._outputs[key] = kept
+            if _bytes(list(self._outputs.values())) > SHARED_BYTES:
+                self._stack, self._outputs = None, {}
         return self.judge.join(parts)
 
 
@@ -73,15 +97,6 @@ def _bytes(outputs: Any) -> int:
     return sum(map(_bytes, outputs)) if isinstance(outputs, (list, tuple)) else 0
 
 
-def leave_one_out(
-    ablations: Ablations,
-    heads: Sequence[HeadId],
-    compensation: str = "none",
-    progress: Callable[[int, int], None] = lambda done, total: None,
-) -> FloatArray:
-    """Rise of the loss when one head goes, for every head and sample: (n_head, n_sample)."""
-    rises = []
-    for done, head in enumerate(heads, start=1):
-        rises.append(ablations.loss([head], compensation).values - ablations.intact.values)
-        progress(done, len(heads))
-    return np.array(rises)
+def leave_one_out(ablations: Ablations, heads: Sequence[HeadId]) -> npt.NDArray[np.float64]:
+    """Rise of the loss without each head alone, on every sample: (n_head, n_sample)."""
+    return np.array([ablations.loss([head]).values - ablations.intact.values for head in heads])

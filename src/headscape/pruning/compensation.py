@@ -1,20 +1,24 @@
-"""Compensation: what stands for a removed head, as an affine map of what the layer's kept heads put out.
+"""Compensation: what stands in for a removed head, as an affine map of the outputs of the heads its layer keeps.
 
-The outputs of a layer's heads lie side by side before the output projection W_O. With k the kept and g the removed
-(gone) ones of them,
+The outputs of a layer's heads lie side by side before the output projection W_O. With o_k the outputs of the kept heads
+and o_r those of the removed ones,
 
-    o_k' = scale o_k,      o_g' = mix^T o_k + constant,
+    o_k' = scale o_k,      o_r' = mix^T o_k + constant,
 
-covers every compensation here, and folds into W_O and its bias without a trace: W_k' = scale W_k + W_g mix^T, W_g' = 0,
-b' = b + W_g constant.
+covers every compensation here. All of it folds into W_O and its bias b, so it costs nothing at run time:
+W_k' = scale W_k + W_r mix^T, W_r' = 0, b' = b + W_r constant. With `linear` this is Optimal Brain Surgeon for heads
+(Hassibi and Stork 1993; SlimGPT 2024 and SlimLLM 2025 for language models).
 """
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 
+import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor
 
@@ -26,61 +30,71 @@ from headscape.attention.tapping import tapped
 from headscape.attention.taps import AttentionCall, Tap
 from headscape.errors import InputError
 
-__all__ = ["COMPENSATIONS", "Compensation", "Fold", "Moments", "folded", "folds_of", "moments_on"]
+__all__ = ["COMPENSATIONS", "Fitted", "Moments", "digest_of", "fit_compensation", "moments_on", "without_heads"]
 
-RIDGE = 1e-3  # of the mean square of an output: keeps the prediction from leaning on noise
+RIDGE = 1e-3  # of the mean square of an output: keeps the prediction from relying on noise
 
 
-@dataclass(frozen=True)
-class Fold:
-    """What one layer of `n_heads` heads puts out without the `heads` that are removed.
+@dataclass(frozen=True, eq=False)
+class Fitted:
+    """What one layer of `n_heads` heads outputs without the removed `heads`: its fitted compensation.
 
-    Shapes, with k inputs of W_O from kept heads and g from removed ones: `mix` (k, g), `constant` (g,); None is zero.
+    With k inputs of W_O from kept heads and r from removed ones, `mix` is (k, r) and `constant` (r,); None is zero.
     """
 
     heads: tuple[int, ...]
     n_heads: int
-    mix: Tensor | None = None
-    constant: Tensor | None = None
+    mix: npt.NDArray[np.float64] | None = None
+    constant: npt.NDArray[np.float64] | None = None
     scale: float = 1.0
 
     def inputs(self, width: int) -> tuple[Tensor, Tensor]:
         """Which of the `width` inputs of W_O come from kept, and which from removed heads."""
         head = torch.arange(width) // (width // self.n_heads)
-        gone = torch.isin(head, torch.tensor(self.heads))
-        return torch.nonzero(~gone)[:, 0], torch.nonzero(gone)[:, 0]
+        removed = torch.isin(head, torch.tensor(self.heads))
+        return torch.nonzero(~removed)[:, 0], torch.nonzero(removed)[:, 0]
 
     def outputs(self, outputs: Tensor) -> Tensor:
-        """The changed outputs, (..., n_head, dim) as they come."""
+        """The compensated outputs of the heads, (..., n_head, dim) like the given ones."""
         changed = outputs * self.scale if self.scale != 1 else outputs.clone()
-        filled = outputs.new_zeros(()) if self.constant is None else self.constant.to(outputs)
+        filled = outputs.new_zeros(()) if self.constant is None else torch.as_tensor(self.constant).to(outputs)
         if self.mix is not None:
             flat = outputs.flatten(-2)
             kept, _ = self.inputs(flat.shape[-1])
-            filled = filled + flat[..., kept.to(flat.device)] @ self.mix.to(flat)
+            filled = filled + flat[..., kept.to(flat.device)] @ torch.as_tensor(self.mix).to(flat)
         if filled.dim():
             filled = filled.reshape(*filled.shape[:-1], len(self.heads), -1)
         changed[..., list(self.heads), :] = filled
         return changed
 
     def weight(self, weight: Tensor) -> Tensor:
-        """W_O (out, in) that does the same; the columns of removed heads are zero."""
-        kept, gone = self.inputs(weight.shape[1])
+        """W_O (out, in) with the compensation folded in; the columns of removed heads are zero."""
+        kept, removed = self.inputs(weight.shape[1])
         folded = torch.zeros_like(weight)
         folded[:, kept] = self.scale * weight[:, kept]
         if self.mix is not None:
-            folded[:, kept] += weight[:, gone] @ self.mix.to(weight).T
+            folded[:, kept] += weight[:, removed] @ torch.as_tensor(self.mix).to(weight).T
         return folded
 
     def bias(self, weight: Tensor) -> Tensor:
-        """What to add to the bias of W_O, from W_O as it was."""
+        """What to add to the bias of W_O, from the original W_O."""
         if self.constant is None:
             return weight.new_zeros(len(weight))
-        return weight[:, self.inputs(weight.shape[1])[1]] @ self.constant.to(weight)
+        return weight[:, self.inputs(weight.shape[1])[1]] @ torch.as_tensor(self.constant).to(weight)
+
+
+def digest_of(fitted: Mapping[str, Fitted]) -> str:
+    """SHA-256 of a fitted compensation, to its last bit."""
+    found = hashlib.sha256()
+    for name, layer in sorted(fitted.items()):
+        found.update(f"{name} {layer.heads} {layer.n_heads} {layer.scale!r}".encode())
+        for array in (layer.mix, layer.constant):
+            found.update(b"-" if array is None else np.ascontiguousarray(array).tobytes())
+    return found.hexdigest()
 
 
 Moments = Mapping[str, Tensor]
-"""For each site the mean of (o, 1)(o, 1)^T over all positions, (n + 1, n + 1) in float64."""
+"""For each attention module the mean of (o, 1)(o, 1)^T over all positions, (n + 1, n + 1) in float64."""
 
 
 class _Collect(Tap):
@@ -97,7 +111,7 @@ class _Collect(Tap):
 
 
 def moments_on(model: Model, samples: Sequence[Sample]) -> Moments:
-    """Second moments of what the heads of every layer put out, on samples."""
+    """Second moments of the head outputs of every layer, over all positions of some samples."""
     tap = _Collect()
     with torch.no_grad(), tapped(model.module, tap, model.attention):
         for arguments, _ in grouped(samples, size=8):
@@ -107,93 +121,83 @@ def moments_on(model: Model, samples: Sequence[Sample]) -> Moments:
     return {name: total / total[-1, -1] for name, total in sums.items()}
 
 
-def _none(fold: Fold, S: Tensor, weight: Tensor) -> Fold:
-    return fold
+def _none(fitted: Fitted, S: Tensor, weight: Tensor) -> Fitted:
+    """Zero."""
+    return fitted
 
 
-def _mean(fold: Fold, S: Tensor, weight: Tensor) -> Fold:
-    _, gone = fold.inputs(len(S) - 1)
-    return replace(fold, constant=S[-1, gone])
+def _mean(fitted: Fitted, S: Tensor, weight: Tensor) -> Fitted:
+    """The mean output of a removed head (as FLAP, 2024)."""
+    _, removed = fitted.inputs(len(S) - 1)
+    return replace(fitted, constant=S[-1, removed].numpy())
 
 
-def _scale(fold: Fold, S: Tensor, weight: Tensor) -> Fold:
-    """The factor c that brings c W_k o_k nearest to W o in mean square."""
-    kept, _ = fold.inputs(len(S) - 1)
+def _scale(fitted: Fitted, S: Tensor, weight: Tensor) -> Fitted:
+    """One factor c for the kept heads (as HARP, 2025): the mean square of W o - c W_k o_k is least."""
+    kept, _ = fitted.inputs(len(S) - 1)
     along = torch.trace(weight[:, kept] @ S[kept, :-1] @ weight.T)
     power = torch.trace(weight[:, kept] @ S[kept][:, kept] @ weight[:, kept].T)
-    return replace(fold, scale=float(along / power) if power > 0 else 1.0)
+    return replace(fitted, scale=float(along / power) if power > 0 else 1.0)
 
 
-def _linear(fold: Fold, S: Tensor, weight: Tensor) -> Fold:
+def _linear(fitted: Fitted, S: Tensor, weight: Tensor) -> Fitted:
     """Least squares with a small ridge on the mix, none on the constant: centred moments, then the means."""
-    kept, gone = fold.inputs(len(S) - 1)
+    kept, removed = fitted.inputs(len(S) - 1)
     if not len(kept):
-        return _mean(fold, S, weight)
-    mean_kept, mean_gone = S[-1, kept], S[-1, gone]
+        return _mean(fitted, S, weight)
+    mean_kept, mean_removed = S[-1, kept], S[-1, removed]
     A = S[kept][:, kept] - torch.outer(mean_kept, mean_kept)
-    B = S[kept][:, gone] - torch.outer(mean_kept, mean_gone)
+    B = S[kept][:, removed] - torch.outer(mean_kept, mean_removed)
     ridge = RIDGE * A.diagonal().mean().clamp_min(torch.finfo(A.dtype).tiny)
     mix = torch.linalg.solve(A + ridge * torch.eye(len(A), dtype=A.dtype, device=A.device), B)
-    return replace(fold, mix=mix, constant=mean_gone - mix.T @ mean_kept)
+    return replace(fitted, mix=mix.numpy(), constant=(mean_removed - mix.T @ mean_kept).numpy())
 
 
-@dataclass(frozen=True)
-class Compensation:
-    """A named compensation; `bias`: it needs a bias behind W_O."""
-
-    name: str
-    function: Callable[[Fold, Tensor, Tensor], Fold]
-    about: str
-    bias: bool
-
-
-COMPENSATIONS = {
-    c.name: c
-    for c in (
-        Compensation("none", _none, "a removed head puts out zero", bias=False),
-        Compensation("mean", _mean, "its mean output stays, folded into the bias (as FLAP)", bias=True),
-        Compensation("scale", _scale, "the layer's kept heads are rescaled by one factor (as HARP)", bias=False),
-        Compensation("linear", _linear, "its best linear prediction from the layer's kept heads", bias=True),
-    )
+COMPENSATIONS: Mapping[str, Callable[[Fitted, Tensor, Tensor], Fitted]] = {
+    "none": _none,
+    "mean": _mean,
+    "scale": _scale,
+    "linear": _linear,
 }
+"""By name; each takes a layer without compensation, its second moments, and W_O."""
 
 
-def folds_of(
+def fit_compensation(
     model: Model, heads: Mapping[str, Sequence[int]], moments: Moments | None, compensation: str = "none"
-) -> dict[str, Fold]:
-    """The fold of every site that loses heads, {site: heads}; moments may be None for "none" only."""
+) -> dict[str, Fitted]:
+    """Fit every layer that loses heads, {attention module: heads}; moments may be None for "none" only."""
     if compensation not in COMPENSATIONS:
         raise InputError(f"no compensation '{compensation}'; there are {', '.join(COMPENSATIONS)}")
-    if moments is None and compensation != "none":
-        raise InputError(f"compensation '{compensation}' is fitted on text: give moments")
-    modules = dict(model.module.named_modules())
-    projections = output_projections(model) if compensation == "scale" else {}
     sizes = {site.name: site.n_heads for site in model.sites}
-    folds = {name: Fold(tuple(sorted(found)), sizes[name]) for name, found in heads.items()}
+    plain = {name: Fitted(tuple(sorted(found)), sizes[name]) for name, found in heads.items()}
+    if compensation == "none" or not plain:
+        return plain
     if moments is None:
-        return folds
-    for name, fold in folds.items():
+        raise InputError(f"compensation '{compensation}' is fitted on text: give moments")
+    part = model.module.get_submodule
+    projections = output_projections(model) if compensation == "scale" else {}
+    fitted = {}
+    for name, layer in plain.items():
         S = moments[name].cpu()
-        weight = columns_of(modules[projections[name]]).detach().double().cpu() if projections else S
-        folds[name] = COMPENSATIONS[compensation].function(fold, S, weight)
-    return folds
+        weight = columns_of(part(projections[name])).double().cpu() if projections else S
+        fitted[name] = COMPENSATIONS[compensation](layer, S, weight)
+    return fitted
 
 
-class _Folding(Tap):
-    def __init__(self, model: Model, folds: Mapping[str, Fold]) -> None:
-        modules = dict(model.module.named_modules())
-        self.folds = {id(modules[name]): fold for name, fold in folds.items()}
+class _Compensating(Tap):
+    def __init__(self, model: Model, fitted: Mapping[str, Fitted]) -> None:
+        self.fitted = {id(model.module.get_submodule(name)): layer for name, layer in fitted.items()}
 
     def outputs(self, call: AttentionCall, outputs: Tensor) -> Tensor:
-        fold = self.folds.get(id(call.module))
-        return outputs if fold is None else fold.outputs(outputs)
+        layer = self.fitted.get(id(call.module))
+        return outputs if layer is None else layer.outputs(outputs)
 
 
 @contextmanager
-def folded(model: Model, folds: Mapping[str, Fold]) -> Iterator[Model]:
-    """Run the model with these folds; it is restored afterwards."""
-    if not folds:
+def without_heads(model: Model, fitted: Mapping[str, Fitted]) -> Iterator[Model]:
+    """Run the model without the heads that `fitted` removes, compensated; it is restored afterwards."""
+    if not fitted:
         yield model
         return
-    with tapped(model.module, _Folding(model, folds), model.attention):
+    with tapped(model.module, _Compensating(model, fitted), model.attention):
         yield model

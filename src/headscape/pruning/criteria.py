@@ -1,37 +1,37 @@
-"""Criteria: one score a head, low = remove first. Found by name; a function of one's own is a criterion too."""
+"""Criteria: one score per head, lowest removed first. Found by name; a function of your own is a criterion too."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 import numpy.typing as npt
 import torch
 from scipy.stats import rankdata
-from torch import Tensor
 
 from headscape.attention.intervene import gates
 from headscape.attention.sites import select_heads
 from headscape.attention.weights import parts_of, read
 from headscape.errors import InputError
 from headscape.pruning.ablation import Ablations, leave_one_out
-from headscape.pruning.compensation import Fold, folded, folds_of
+from headscape.pruning.compensation import Fitted, fit_compensation, without_heads
 from headscape.pruning.evidence import Evidence
 from headscape.pruning.judges import slopes
 from headscape.pruning.novelty import novelty
 
-__all__ = ["CRITERIA", "Criterion", "Evidence", "find_criterion", "rank_average", "scores"]
+__all__ = ["CRITERIA", "Criterion", "draw_order", "find_criterion", "rank_average", "scores"]
 
 FloatArray = npt.NDArray[np.float64]
-AGAIN, AGAIN_UNTIL = 10, 0.5  # re-measured after every tenth of the heads, until half of them have gone
+AGAIN, AGAIN_UNTIL = 10, 0.5  # measured again after every tenth of the heads, until half of them are removed
 
 
 def redundancy(e: Evidence) -> FloatArray:
-    """Place in the order in which heads go when, again and again, one of the nearest pair of kept heads is removed.
+    """Place in the order of removal when, again and again, one of the two nearest kept heads is removed.
 
-    Of the pair goes the one that is nearer to the rest, so of each tight folder one representative stays. The score is
-    the step at which a head goes; the last head has the highest.
+    Of the two, the one nearer to the rest is removed, so that each tight cluster keeps one representative. The score is
+    the step at which a head is removed; the last head has the highest.
     """
     if e.distances is None:
         raise InputError(
@@ -46,9 +46,9 @@ def redundancy(e: Evidence) -> FloatArray:
         a, b = np.unravel_index(int(np.argmin(D)), D.shape)
         rest = kept.copy()
         rest[[a, b]] = False
-        gone = a if not rest.any() or D[a, rest].min() <= D[b, rest].min() else b
-        score[gone], kept[gone] = step, False
-        D[gone], D[:, gone] = np.inf, np.inf
+        one = a if not rest.any() or D[a, rest].min() <= D[b, rest].min() else b
+        score[one], kept[one] = step, False
+        D[one], D[:, one] = np.inf, np.inf
     return score
 
 
@@ -56,18 +56,15 @@ def output_norm(e: Evidence) -> FloatArray:
     """Norm of the head's mean contribution to the residual stream, after its slice of W_O."""
     found = {}
     for site in e.network.sites:
-        slices = _by_head(e.projections[site.name], site.n_heads)
+        weight = e.projections[site.name]
+        slices = weight.reshape(len(weight), site.n_heads, -1)
         mean = e.moments[site.name][-1, :-1].reshape(site.n_heads, -1).cpu()
         found[site.name] = torch.linalg.norm(torch.einsum("ohd,hd->ho", slices, mean), dim=1).numpy()
     return e.gather(found)
 
 
-def _by_head(weight: Tensor, n_heads: int) -> Tensor:
-    return weight.reshape(len(weight), n_heads, -1)
-
-
 def coupling(e: Evidence) -> FloatArray:
-    """Frobenius norm of W_Q^T W_K of a head with its group's key: from the weights alone (as Gate-Norm, for heads)."""
+    """Frobenius norm of W_Q^T W_K of a head with the key of its group: from the weights alone (as Gate-Norm)."""
     parts, _ = parts_of(e.network)
     found = {}
     by_place = {(part.block, part.layer, part.kind): part for part in parts}
@@ -86,14 +83,14 @@ def coupling(e: Evidence) -> FloatArray:
 def gradient(e: Evidence) -> FloatArray:
     """Mean over sequences of |dL/d gate|, the gate multiplying the head's output (Michel et al. 2019).
 
-    An encoder without a loss has its embedding along a random direction in the place of L.
+    For an encoder without a loss, L is its embedding along a random direction.
     """
     return _slopes(e, {})
 
 
-def _slopes(e: Evidence, folds: Mapping[str, Fold]) -> FloatArray:
+def _slopes(e: Evidence, fitted: Mapping[str, Fitted]) -> FloatArray:
     totals = {site.name: np.zeros(site.n_heads) for site in e.network.sites}
-    with gates(e.network) as values, folded(e.network, folds):
+    with gates(e.network) as values, without_heads(e.network, fitted):
         for slope in slopes(e.network, e.samples, e.seed):
             slope.backward()  # type: ignore[no-untyped-call]
             for name, gate in values.items():
@@ -105,81 +102,78 @@ def _slopes(e: Evidence, folds: Mapping[str, Fold]) -> FloatArray:
 
 
 def gradient_again(e: Evidence) -> FloatArray:
-    """Gradient importance measured anew after every tenth of the heads has gone (as Greedy-Gnorm): place in the order.
+    """Gradient importance measured again after every tenth of the heads (as Greedy-Gnorm): place in the order of removal.
 
-    Heads that have gone keep their mean output, as they do when compensated.
+    Removed heads keep their mean output, as they do when compensated.
     """
     n = len(e.heads)
     score = np.full(n, float(n))
-    gone: list[int] = []
-    while len(gone) < n:
-        chosen = select_heads(e.network, [e.heads[i] for i in gone]) if gone else {}
-        found = _slopes(e, folds_of(e.network, chosen, e.moments, "mean"))
-        found[gone] = np.inf
-        for i in np.argsort(found, kind="stable")[: min(max(1, n // AGAIN), n - len(gone))]:
-            score[i] = len(gone)
-            gone.append(int(i))
-        if len(gone) >= n * AGAIN_UNTIL:
-            found[gone] = np.inf
-            rest = [int(i) for i in np.argsort(found, kind="stable")[: n - len(gone)]]
-            score[rest] = np.arange(len(gone), n)
+    removed: list[int] = []
+    while len(removed) < n:
+        chosen = select_heads(e.network, [e.heads[i] for i in removed])
+        found = _slopes(e, fit_compensation(e.network, chosen, e.moments, "mean"))
+        found[removed] = np.inf
+        for i in np.argsort(found, kind="stable")[: min(max(1, n // AGAIN), n - len(removed))]:
+            score[i] = len(removed)
+            removed.append(int(i))
+        if len(removed) >= n * AGAIN_UNTIL:
+            found[removed] = np.inf
+            rest = [int(i) for i in np.argsort(found, kind="stable")[: n - len(removed)]]
+            score[rest] = np.arange(len(removed), n)
             break
     return score
 
 
-def depth(e: Evidence) -> FloatArray:
-    """Late layers first: minus the layer."""
-    return np.array([-float(head.layer) for head in e.heads])
-
-
-def random(e: Evidence) -> FloatArray:
-    """A random order, by the seed."""
-    return np.random.default_rng(e.seed).permutation(len(e.heads)).astype(float)
+def draw_order(n: int, random_state: int | np.random.Generator) -> FloatArray:
+    """A random order of n heads, as scores."""
+    return np.random.default_rng(random_state).permutation(n).astype(float)
 
 
 def oracle(e: Evidence) -> FloatArray:
-    """Mean rise of the loss when the head alone is removed, on the ranking samples."""
+    """Mean rise of the loss when the head alone is removed, on a few of the ranking samples."""
     return np.asarray(leave_one_out(Ablations(e.brief_judge), e.heads).mean(axis=1))
-
-
-def _named(column: str) -> Callable[[Evidence], FloatArray]:
-    return lambda e: e.column(column)
 
 
 @dataclass(frozen=True)
 class Criterion:
-    """A named criterion: what it measures, and whether it takes gradients."""
+    """A named criterion: what it measures, whether it needs gradients, and whether the organize study."""
 
     name: str
     function: Callable[[Evidence], FloatArray]
     about: str
     gradients: bool = False
+    organized: bool = False
 
 
 CRITERIA = {
     c.name: c
     for c in (
-        Criterion("l1_top", _named("l1_top"), "l1 over the 400 largest supports (the paper's)"),
-        Criterion("l1_all", _named("l1_all"), "l1 of all bi-Haar coefficients on the organised trees"),
-        Criterion("l1_rel", _named("l1_rel"), "l1 over l2 without the constant"),
-        Criterion("l1_all_random", _named("l1_all_random"), "control: the same on trees with permuted leaves"),
-        Criterion("l1_all_natural", _named("l1_all_natural"), "control: the same in the natural order"),
-        Criterion("attention_entropy", _named("uniform"), "entropy of the rows over that of even rows"),
-        Criterion("redundancy", redundancy, "nearest pairs of heads first, one of each kept"),
+        Criterion("redundancy", redundancy, "of the two nearest heads one is removed, again and again", organized=True),
         Criterion("output_norm", output_norm, "norm of the mean contribution after W_O"),
-        Criterion("novelty", novelty, "what the layer's other heads cannot predict, after W_O"),
+        Criterion("novelty", novelty, "what the other heads of the layer cannot predict, after W_O"),
         Criterion("coupling", coupling, "norm of W_Q^T W_K, from the weights alone"),
-        Criterion("gradient", gradient, "|dL/d gate| (Michel et al. 2019)", gradients=True),
-        Criterion("gradient_again", gradient_again, "the same, measured anew after every tenth", gradients=True),
-        Criterion("depth", depth, "late layers first"),
-        Criterion("random", random, "a random order"),
-        Criterion("leave_one_out", oracle, "rise of the loss without the head: the oracle of one step"),
+        Criterion("gradient", gradient, "|dL/d gate|, Michel et al. 2019", gradients=True),
+        Criterion("gradient_again", gradient_again, "|dL/d gate|, measured again after every tenth", gradients=True),
+        Criterion("depth", lambda e: np.array([-float(head.layer) for head in e.heads]), "late layers first"),
+        Criterion("random", lambda e: draw_order(len(e.heads), e.seed), "a random order"),
+        Criterion("leave_one_out", oracle, "rise of the loss without the head alone"),
+        *(
+            Criterion(name, partial(Evidence.column, name=column), about, organized=True)
+            for name, column, about in (
+                ("l1_top", "l1_top", "size of a head's 400 coarsest Haar coefficients, the paper's"),
+                ("l1_all", "l1_all", "size of all Haar coefficients of a head on the organized trees"),
+                ("l1_rel", "l1_rel", "spread of a head's energy over its Haar coefficients, without the mean"),
+                ("l1_all_random", "l1_all_random", "control: l1_all on trees with permuted leaves"),
+                ("l1_all_natural", "l1_all_natural", "control: l1_all in the natural order"),
+                ("attention_entropy", "uniform", "entropy of the attention rows over that of uniform rows"),
+            )
+        ),
     )
 }
 
 
 def find_criterion(name: str | Callable[[Evidence], FloatArray]) -> Criterion:
-    """A criterion by name, "a+b" for the average of ranks, or a function of one's own."""
+    """A criterion by name, "a+b" for the average of ranks, or a function of your own."""
     if callable(name):
         return Criterion(getattr(name, "__name__", "own"), name, "given by the user")
     parts = name.split("+")
@@ -192,7 +186,7 @@ def find_criterion(name: str | Callable[[Evidence], FloatArray]) -> Criterion:
     return Criterion(
         name,
         lambda e: rank_average([c.function(e) for c in chosen]),
-        "average of ranks: " + ", ".join(parts),
+        f"average of the ranks by {' and '.join(parts)}",
         any(c.gradients for c in chosen),
     )
 
@@ -207,7 +201,7 @@ def rank_average(several: Sequence[FloatArray]) -> FloatArray:
 
 
 def scores(criterion: str | Callable[[Evidence], FloatArray], evidence: Evidence) -> FloatArray:
-    """Score every head, low = remove first; checks what a function of one's own gives back."""
+    """Score every head, lowest removed first; checks what a function of your own returns."""
     found = np.asarray(find_criterion(criterion).function(evidence), dtype=float)
     if found.shape != (len(evidence.heads),) or not np.isfinite(found).all():
         what = "" if np.isfinite(found).all() else " with NaN or infinity"

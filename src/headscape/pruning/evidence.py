@@ -23,14 +23,14 @@ from headscape.tree import PartitionTree
 __all__ = ["Evidence"]
 
 FloatArray = npt.NDArray[np.float64]
-BRIEF = 2  # windows on which single heads are removed
+BRIEF_WINDOWS, BRIEF_IMAGES = 2, 64  # on which heads are removed one at a time
 
 
 @dataclass
 class Evidence:
     """What criteria may look at.
 
-    `frame` has one row a head with the columns of the organize study, in the order of `heads`; `distances` are the
+    `frame` has one row per head with the columns of the organize study, in the order of `heads`; `distances` are the
     consensus distances of the heads, `tree` their tree. `samples` are the ranking inputs, never those a proposal is
     judged on; `fit` is what novelty and compensation are fitted on, the samples unless given. `texts` are the samples
     as text, from which an encoder takes its sentences.
@@ -48,19 +48,19 @@ class Evidence:
 
     def column(self, name: str) -> FloatArray:
         """A column of the organize study."""
-        if self.frame is not None and name not in self.frame:
-            raise InputError(
-                f"criterion {name} is not in the organize study; a pooled capture lacks what needs whole maps"
-            )
         if self.frame is None:
             raise InputError(
                 f"criterion {name} needs the organize study on probabilities; run `headscape organize` first"
+            )
+        if name not in self.frame:
+            raise InputError(
+                f"criterion {name} is not in the organize study; a pooled capture lacks what needs whole maps"
             )
         return self.frame[name].to_numpy(dtype=np.float64)
 
     @property
     def network(self) -> Model:
-        """The model, which some criteria cannot do without."""
+        """The model, for criteria that need it."""
         if self.model is None:
             raise InputError("this criterion needs the model, not only its attention; give model=")
         return self.model
@@ -71,29 +71,18 @@ class Evidence:
         return moments_on(self.network, self.fit or self.samples)
 
     @cached_property
-    def judge(self) -> Judge:
-        """What the model is judged by, on the ranking samples."""
-        return judge_of(self.network, self.samples, self.texts, self.seed)
-
-    @cached_property
     def brief_judge(self) -> Judge:
-        """The same on the first few samples, for what has to be measured once a head."""
-        few = 64 if self.network.images is not None else BRIEF
+        """What the model is judged by, on the first few ranking samples: for removing every head in turn."""
+        few = BRIEF_IMAGES if self.network.images is not None else BRIEF_WINDOWS
         return judge_of(self.network, self.samples[:few], self.texts, self.seed)
 
     @cached_property
     def projections(self) -> dict[str, Tensor]:
-        """W_O of every site, (out, in) in float64."""
-        found = output_projections(self.network)
-        return {
-            name: columns_of(self.network.module.get_submodule(path)).double().cpu() for name, path in found.items()
-        }
+        """W_O of every attention module, (out, in) in float64."""
+        part = self.network.module.get_submodule
+        return {name: columns_of(part(path)).double().cpu() for name, path in output_projections(self.network).items()}
 
-    @cached_property
-    def places(self) -> dict[tuple[str, int], str]:
-        """Site name of each (block, layer)."""
-        return {(site.block, site.layer): site.name for site in self.network.sites}
-
-    def gather(self, by_site: dict[str, FloatArray]) -> FloatArray:
-        """Scores per site as scores per head."""
-        return np.array([by_site[self.places[head.block, head.layer]][head.head] for head in self.heads])
+    def gather(self, by_module: dict[str, FloatArray]) -> FloatArray:
+        """Scores by attention module as scores by head."""
+        names = {(site.block, site.layer): site.name for site in self.network.sites}
+        return np.array([by_module[names[head.block, head.layer]][head.head] for head in self.heads])

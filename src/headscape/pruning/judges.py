@@ -1,10 +1,11 @@
-"""Judges: what a network without some heads is judged by. A loss, or how well an encoder keeps its similarities."""
+"""Judges: what a pruned network is judged by: its loss, or how well an encoder keeps its sentence similarities."""
 
 from __future__ import annotations
 
+import hashlib
 import re
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -25,13 +26,15 @@ __all__ = [
     "Judge",
     "LossJudge",
     "SimilarityJudge",
+    "concatenated",
+    "content_of",
     "cost",
+    "cost_unit",
     "judge_of",
     "sentence_pairs",
     "sentence_sample",
     "sentences_of",
     "slopes",
-    "unit_of",
 ]
 
 FloatArray = npt.NDArray[np.float64]
@@ -41,10 +44,14 @@ SENTENCE_TOKENS = 64
 
 
 class Judge(ABC):
-    """Forward passes to run, one at a time, and what they come to."""
+    """Forward passes to run, and the loss they give.
+
+    `pieces` are inputs that can be judged apart from each other: the key of each (a digest of its content) and its
+    forward passes.
+    """
 
     model: Model
-    tasks: Sequence[Any]
+    pieces: Sequence[tuple[str, Sequence[Any]]]
 
     @abstractmethod
     def run(self, task: Any) -> Any:
@@ -52,12 +59,12 @@ class Judge(ABC):
 
     @abstractmethod
     def join(self, parts: Sequence[Any]) -> Loss:
-        """What all forward passes come to."""
+        """The loss of one piece, from what was kept of its forward passes."""
 
-    def whole(self) -> Loss:
-        """Run everything."""
-        with torch.no_grad():
-            return self.join([self.run(task) for task in self.tasks])
+    @property
+    def tasks(self) -> list[Any]:
+        """The forward passes of all pieces."""
+        return [task for _, tasks in self.pieces for task in tasks]
 
 
 class LossJudge(Judge):
@@ -65,7 +72,12 @@ class LossJudge(Judge):
 
     def __init__(self, model: Model, samples: Sequence[Sample], seed: int = 0) -> None:
         self.model = model
-        self.tasks = tasks_of(model, samples, seed)
+        if model.images is not None:
+            tasks = tasks_of(model, samples)
+        else:  # one window each, masked by its own content: its loss does not depend on the windows beside it
+            seeds = [seed + int(content_of(sample.stored)[:8], 16) for sample in samples]
+            tasks = [task for s, own in zip(samples, seeds, strict=True) for task in tasks_of(model, [s], own)]
+        self.pieces = [(content_of({**task.arguments, "wanted": task.wanted}), [task]) for task in tasks]
 
     def run(self, task: Any) -> tuple[Tensor, Tensor | None]:
         return task_loss(self.model, task)
@@ -75,7 +87,7 @@ class LossJudge(Judge):
 
 
 class SimilarityJudge(Judge):
-    """One minus the Spearman correlation between the cosines of sentence pairs, intact and now.
+    """One minus the Spearman correlation between the cosines of sentence pairs, intact and pruned.
 
     The value of a pair is 6 d^2 / (n^2 - 1), d the difference of its ranks: the mean over pairs is 1 - rho where no
     cosines are equal. Sentences are embedded by the mean of the last hidden states. The intact network must be the
@@ -90,12 +102,15 @@ class SimilarityJudge(Judge):
         samples = [sentence_sample(model, sentence) for sentence in sentences]
         order = sorted(range(len(samples)), key=lambda i: samples[i].stored["input_ids"].size)
         places = {sentences[i]: place for place, i in enumerate(order)}
-        self.tasks = [arguments for arguments, _ in grouped([samples[i] for i in order], 32)]
         self._pairs = np.array([[places[a], places[b]] for a, b in pairs])
+        tasks = [arguments for arguments, _ in grouped([samples[i] for i in order], 32)]
+        self.pieces = [
+            (content_of({"pairs": self._pairs} | {str(i): t["input_ids"] for i, t in enumerate(tasks)}), tasks)
+        ]
         self._intact: FloatArray | None = None
 
     def run(self, task: Any) -> Tensor:
-        return F.normalize(main_output(run(self.model, task, whole=False)).float().mean(dim=1), dim=-1)
+        return _embedded(self.model, task)
 
     def join(self, parts: Sequence[Any]) -> Loss:
         embedded = torch.cat(list(parts)).double().cpu().numpy()
@@ -104,6 +119,26 @@ class SimilarityJudge(Judge):
             self._intact = ranks
         n = len(ranks)
         return Loss(6 * (ranks - self._intact) ** 2 / (n**2 - 1), "similarity")
+
+
+def _embedded(model: Model, arguments: Any) -> Tensor:
+    return F.normalize(main_output(run(model, arguments, whole=False)).float().mean(dim=1), dim=-1)
+
+
+def content_of(arrays: Mapping[str, Any]) -> str:
+    """SHA-256 of named arrays or tensors."""
+    found = hashlib.sha256()
+    for name, array in arrays.items():
+        plain = np.ascontiguousarray(array)
+        found.update(f"{name} {plain.dtype} {plain.shape}".encode() + plain.tobytes())
+    return found.hexdigest()
+
+
+def concatenated(losses: Sequence[Loss]) -> Loss:
+    """The losses of several pieces as one."""
+    correct = [loss.correct for loss in losses if loss.correct is not None]
+    values = np.concatenate([loss.values for loss in losses])
+    return Loss(values, losses[0].kind, np.concatenate(correct) if correct else None)
 
 
 def sentence_sample(model: Model, sentence: str) -> Sample:
@@ -148,7 +183,7 @@ def sentence_pairs(texts: Sequence[str], n: int = N_PAIRS, seed: int = 0) -> lis
 
 
 def judge_of(model: Model, samples: Sequence[Sample], texts: Sequence[str] = (), seed: int = 0) -> Judge:
-    """The judge a model calls for: similarities of sentences for an encoder without an output head, else its loss."""
+    """The judge that suits a model: sentence similarities for an encoder without an output head, else its loss."""
     if model.task == "encoder":
         if not texts:
             raise InputError(f"{model.source} is judged by similarities of sentences: give a text")
@@ -157,10 +192,10 @@ def judge_of(model: Model, samples: Sequence[Sample], texts: Sequence[str] = (),
 
 
 def cost(intact: Loss, now: Loss) -> FloatArray:
-    """What a removal costs, a number a sequence; the mean is what a budget bounds.
+    """What a removal costs, one number per sequence; the mean is what a budget bounds.
 
-    Language models: rise of the loss, as a share of the intact mean. Classifiers: images no longer right (minus those
-    that have become right). Encoders: one minus the rank correlation of similarities.
+    Language models: rise of the loss, as a share of the intact mean. Classifiers: images no longer classified correctly
+    (minus those that now are). Encoders: one minus the rank correlation of similarities.
     """
     if intact.kind == "similarity":
         return now.values
@@ -169,15 +204,15 @@ def cost(intact: Loss, now: Loss) -> FloatArray:
     return (now.values - intact.values) / intact.mean
 
 
-def unit_of(intact: Loss) -> str:
-    """What `cost` counts, in words."""
+def cost_unit(intact: Loss) -> str:
+    """What `cost` measures, in words."""
     if intact.kind == "similarity":
         return "1 - rank correlation of sentence similarities"
     return "drop of accuracy" if intact.correct is not None else "rise of the loss"
 
 
 def slopes(model: Model, samples: Sequence[Sample], seed: int) -> Iterator[Tensor]:
-    """One number a sample, with gradients: its loss, or for an encoder its embedding along a random direction."""
+    """One number per sample, with gradients: its loss, or for an encoder its embedding along a random direction."""
     if model.task != "encoder":
         for sample in samples:
             for task in tasks_of(model, [sample], seed):
@@ -185,5 +220,5 @@ def slopes(model: Model, samples: Sequence[Sample], seed: int) -> Iterator[Tenso
         return
     generator = torch.Generator().manual_seed(seed)
     for arguments, _ in grouped(samples, 1):
-        embedded = F.normalize(main_output(run(model, arguments, whole=False)).float().mean(dim=1), dim=-1)
+        embedded = _embedded(model, arguments)
         yield (embedded * torch.randn(embedded.shape, generator=generator).to(embedded)).sum()

@@ -1,4 +1,4 @@
-"""Search: the largest set of heads whose removal stays within a budget."""
+"""Search: a large set of heads whose removal stays within a budget."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ __all__ = ["Search", "within_budget"]
 
 @dataclass(frozen=True)
 class Search:
-    """The heads found (indices, in the order in which they went), what they cost, and every trial: (heads, cost)."""
+    """The heads found (indices, in the order of removal), their cost, and every trial as (number of heads, cost)."""
 
     heads: tuple[int, ...]
     cost: float
@@ -32,16 +32,16 @@ def within_budget(
 ) -> Search:
     """Remove as many heads as a budget allows.
 
-    First the longest beginning of the ranking that stays within the budget, by halving. Then greedily, with those
-    already gone: folders of the head tree whose heads are left over, the cheapest by rank first, and single heads in
-    the order of the ranking; each is measured with all that went before, and stays gone if the budget still holds.
+    First the longest beginning of the ranking that stays within the budget, by bisection. Then greedily, on top of it:
+    clusters of remaining heads in the head tree, lowest-ranked first, then single heads in the order of the ranking;
+    each is measured together with all heads removed before, and stays removed if the budget still holds.
 
     Parameters
     ----------
     order
-        Heads by their indices, first to go first.
+        Heads by their indices, lowest-ranked first.
     cost
-        What removing heads costs, on inputs that will not judge the outcome.
+        What removing heads costs, on inputs that the outcome is not judged on.
     budget
         Largest cost, above 0.
     tree
@@ -69,18 +69,18 @@ def within_budget(
             low, best = middle, trials[-1][1]
         else:
             high = middle - 1
-    gone = list(order[:low])
+    removed = list(order[:low])
     for candidate in _candidates(order, low, tree):
-        new = [h for h in candidate if h not in gone]
+        new = [h for h in candidate if h not in removed]
         if len(trials) >= evaluations:
             break
-        if new and len(gone) + len(new) < len(order) and allowed([*gone, *new]):
-            gone, best = [*gone, *new], trials[-1][1]
-    return Search(tuple(gone), best, tuple(trials))
+        if new and len(removed) + len(new) < len(order) and allowed([*removed, *new]):
+            removed, best = [*removed, *new], trials[-1][1]
+    return Search(tuple(removed), best, tuple(trials))
 
 
 def _candidates(order: Sequence[int], start: int, tree: PartitionTree | None) -> list[tuple[int, ...]]:
-    """Folders of a few left-over heads, then single heads; the next of the ranking is known to be too dear."""
+    """Clusters of a few remaining heads, then single heads; the next of the ranking is known to cost too much."""
     place = {head: i for i, head in enumerate(order)}
     left = set(order[start:])
     found: list[tuple[int, ...]] = []

@@ -1,115 +1,111 @@
-"""Evaluations kept as they are made: one line of JSON each, so that a killed study loses at most the last one."""
+"""Evaluations: the loss without a set of heads, each measured once and kept as a unit of the study.
+
+A unit is named by a digest of model, heads and compensation, and by one of the inputs. Inputs that another unit of the
+same heads was measured on are not measured again: more windows cost only what is new.
+"""
 
 from __future__ import annotations
 
-import hashlib
-import json
-import shutil
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from headscape.attention.loss import Loss
-from headscape.storage import replacing
+from headscape.attention.threads import torch_threads
+from headscape.fingerprints import digest
+from headscape.pruning.judges import concatenated, cost
+from headscape.storage import read_arrays, write_arrays
+from headscape.studies.prune.inputs import Prepared
+from headscape.studies.prune.pruning import Pruning
+from headscape.studies.work.folder import KEY_LETTERS, Folder
+from headscape.studies.work.how import Work
+from headscape.studies.work.units import run_units
 from headscape.tensor import HeadId
 
-__all__ = ["Evaluations"]
+__all__ = ["Evaluations", "evaluate"]
+
+Removal = tuple[Sequence[HeadId], str]
+"""Heads to remove, and the name of their compensation."""
 
 
+@dataclass(frozen=True)
 class Evaluations:
-    """Losses by a name of the inputs, a set of heads and a compensation; measured once, then read from the file.
+    """The evaluations of a study, made in this process or in others that prepare the pruning for themselves."""
 
-    Other processes write theirs into files of their own, which are gathered here. None keeps nothing on disk.
-    """
+    pruning: Pruning
+    live: Prepared
+    folder: Folder
+    work: Work
 
-    def __init__(self, path: Path | None) -> None:
-        self.path = path
-        self._known: dict[str, Loss] = {}
-        self.made = 0
-        if path is not None:
-            if path.is_file():
-                for line in path.read_text(encoding="utf-8").splitlines():
-                    self._read(line)
-            self.gather(sorted(self._folder(path).glob("*.json")))  # of a study that was killed
+    @property
+    def heads(self) -> Sequence[HeadId]:
+        """The heads that may be removed."""
+        return self.live.evidence.heads
 
-    def _read(self, line: str) -> None:
-        try:
-            key, found = self._parsed(line)
-        except ValueError:  # the line that was being written when the study was killed
-            return
-        self._known[key] = found
+    def path(self, on: str, heads: Sequence[HeadId], compensation: str) -> Path:
+        """The file of an evaluation."""
+        named = sorted(str(head) for head in heads)
+        fit = [compensation, self.pruning.data["fitted"]] if named and compensation != "none" else []
+        which = digest(self.pruning.fingerprint, self.pruning.dtype, named, fit)[:KEY_LETTERS]
+        return self.folder.unit(f"evaluation-{which}", [key for key, _ in self.live.judge(on).pieces])
 
-    @staticmethod
-    def key(inputs: str, heads: Iterable[HeadId], compensation: str) -> str:
-        """The name of an evaluation: a digest of what decides it."""
-        named: Sequence[str] = sorted(str(head) for head in heads)
-        return hashlib.sha256(json.dumps([inputs, named, compensation if named else "none"]).encode()).hexdigest()[:24]
+    def make(self, stage: str, on: str, removals: Sequence[Removal]) -> None:
+        """Make many evaluations at a time, and that of the intact model; those that are there are kept."""
+        apart = self.work.engine.apart
+        source, threads = (self.pruning, self.work.threads) if apart else (self.live, None)
+        units: dict[str, tuple[Path, *tuple[Any, ...]]] = {}
+        for heads, compensation in [((), "none"), *removals]:
+            path = self.path(on, heads, compensation)
+            units[f"{on} without {len(heads)} heads ({path.stem})"] = (path, source, on, heads, compensation, threads)
+        run_units(evaluate, units, self.work, self.work.stage(stage, len(units)))
 
-    def knows(self, key: str) -> bool:
-        """Whether an evaluation is there."""
-        return key in self._known
+    def loss(self, on: str, heads: Sequence[HeadId] = (), compensation: str = "none") -> Loss:
+        """The loss without these heads, measured here unless it is known."""
+        path = self.path(on, heads, compensation)
+        if not path.exists():
+            evaluate(path, self.live, on, heads, compensation)
+        found = _read(path)
+        return concatenated([found[key] for key, _ in self.live.judge(on).pieces])
 
-    def get(self, inputs: str, heads: Iterable[HeadId], compensation: str, measure: Callable[[], Loss]) -> Loss:
-        """The loss, measured by `measure` unless it is known."""
-        key = self.key(inputs, heads, compensation)
-        if key not in self._known:
-            self._add(key, measure())
-        return self._known[key]
+    def cost(self, on: str, heads: Sequence[HeadId], compensation: str) -> npt.NDArray[np.float64]:
+        """What removing them costs, one number per sequence."""
+        return cost(self.loss(on), self.loss(on, heads, compensation))
 
-    def _add(self, key: str, found: Loss) -> None:
-        if self.path is not None:
-            with self.path.open("a", encoding="utf-8") as file:
-                file.write(("" if self._whole(self.path) else "\n") + self._line(key, found))
-        self._known[key] = found
-        self.made += 1
 
-    @staticmethod
-    def _line(key: str, found: Loss) -> str:
-        line: dict[str, Any] = {"key": key, "kind": found.kind, "values": found.values.tolist()}
-        line["correct"] = None if found.correct is None else found.correct.tolist()
-        return json.dumps(line) + "\n"
+_prepared: dict[str, Prepared] = {}  # in a worker process, by its study; the last one only
 
-    # --- of other processes ------------------------------------------------------------------------------------------
 
-    @staticmethod
-    def _folder(path: Path) -> Path:
-        return path.with_suffix("")
+def evaluate(
+    path: Path,
+    source: Pruning | Prepared,
+    on: str,
+    heads: Sequence[HeadId],
+    compensation: str,
+    threads: int | None = None,
+) -> None:
+    """Measure the loss without some heads, and write it piece by piece of the inputs."""
+    with torch_threads(threads):
+        if isinstance(source, Pruning):
+            if source.study not in _prepared:
+                _prepared.clear()
+                _prepared[source.study] = source.prepare()
+            source = _prepared[source.study]
+        known: dict[str, Loss] = {}
+        for file in path.parent.glob(f"{path.name.rpartition('-')[0]}-*.safetensors"):  # the same heads on other inputs
+            known |= _read(file)
+        known |= source.ablations(on).losses(heads, compensation, known)
+    found = {key: known[key] for key, _ in source.judge(on).pieces}
+    arrays: dict[str, npt.NDArray[Any]] = {f"values/{key}": loss.values for key, loss in found.items()}
+    arrays |= {f"correct/{key}": loss.correct for key, loss in found.items() if loss.correct is not None}
+    write_arrays(path, arrays, {"kind": next(iter(found.values())).kind})
 
-    def place(self, key: str) -> Path:
-        """Where another process is to write an evaluation."""
-        assert self.path is not None
-        return self._folder(self.path) / f"{key}.json"
 
-    @classmethod
-    def write(cls, path: Path, key: str, found: Loss) -> None:
-        """Write an evaluation on its own, whole or not at all."""
-        with replacing(path) as partial:
-            partial.write_text(cls._line(key, found), encoding="utf-8")
-
-    def gather(self, files: Iterable[Path]) -> None:
-        """Take over what other processes wrote, in this order; what they have not written is left out."""
-        for file in files:
-            if file.is_file():
-                key, found = self._parsed(file.read_text(encoding="utf-8"))
-                if key not in self._known:
-                    self._add(key, found)
-                file.unlink()
-        if self.path is not None and self._folder(self.path).is_dir():
-            shutil.rmtree(self._folder(self.path))
-
-    @staticmethod
-    def _parsed(line: str) -> tuple[str, Loss]:
-        found = json.loads(line)
-        correct = None if found["correct"] is None else np.array(found["correct"], dtype=bool)
-        return str(found["key"]), Loss(np.array(found["values"]), found["kind"], correct)
-
-    @staticmethod
-    def _whole(path: Path) -> bool:
-        """Whether the file ends with a whole line."""
-        if not path.is_file() or not path.stat().st_size:
-            return True
-        with path.open("rb") as file:
-            file.seek(-1, 2)
-            return file.read(1) == b"\n"
+def _read(path: Path) -> dict[str, Loss]:
+    """The losses of an evaluation by the key of their piece of the inputs."""
+    arrays, facts = read_arrays(path)
+    keys = [name.removeprefix("values/") for name in arrays if name.startswith("values/")]
+    return {key: Loss(arrays[f"values/{key}"], facts["kind"], arrays.get(f"correct/{key}")) for key in keys}

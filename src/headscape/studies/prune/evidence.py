@@ -1,49 +1,43 @@
-"""What the prune study lets criteria look at, put together from a run."""
+"""What the organize study of a run adds to the evidence: entropies with their controls, distances, and the tree."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
+import numpy as np
 import pandas as pd
 
 from headscape.captures import Capture
-from headscape.errors import InputError
 from headscape.pruning.evidence import Evidence
 from headscape.studies.organize.result import OrganizeResult
-from headscape.studies.prune.controls import control_entropies
+from headscape.studies.work.folder import kept_studies
+from headscape.tree import PartitionTree
+from headscape.wavelets.entropy import head_entropies
 
-if TYPE_CHECKING:
-    from headscape.attention.models import Model
-
-__all__ = ["evidence_of", "organised_of"]
-
-
-def organised_of(captured: Capture) -> OrganizeResult | None:
-    """The organize study of a run, if it was made."""
-    folder = None if captured.run is None else captured.run.path / OrganizeResult.study
-    return OrganizeResult.load(folder) if folder is not None and (folder / "result.json").is_file() else None
+__all__ = ["add_organized", "control_entropies"]
 
 
-def evidence_of(
-    captured: Capture, model: Model | None, block: str, seed: int, organised: OrganizeResult | None
-) -> Evidence:
-    """What criteria may look at: the run's inputs, its model (from its record if not given), its organised heads."""
-    from headscape.attention.samples import replayed
+def add_organized(evidence: Evidence, captured: Capture) -> str | None:
+    """Add the newest organize study of the same block on probabilities; returns its key, None where there is none."""
+    if captured.run is None:
+        return None
+    for kept in reversed(kept_studies(captured.run, OrganizeResult.study)):
+        settings = kept.facts.get("settings", {})
+        if kept.finished and (settings.get("block"), settings.get("kind")) == (evidence.heads[0].block, "probs"):
+            organized = OrganizeResult.load(kept.path)
+            controls = control_entropies(captured, organized, evidence.seed)
+            evidence.frame = pd.concat([organized.to_frame(), controls], axis=1)
+            evidence.distances, evidence.tree = organized.distances, organized.tree
+            return kept.path.name
+    return None
 
-    organised = organised or organised_of(captured)
-    if model is None:
-        source = None if captured.run is None else captured.run.model_source
-        if source is None:
-            raise InputError("pruning needs the model, not only its attention; capture a model, or give model=")
-        from headscape.attention.models import load_model
 
-        model = load_model(source)
-    heads = captured.heads(block)
-    known = {head for site in model.sites for head in site.heads}
-    if not set(heads) <= known:
-        raise InputError(f"the run has head {min(set(heads) - known)}, {model.source} has not: is this its model?")
-    evidence = Evidence(heads, model=model, samples=replayed(model, captured), seed=seed)
-    if organised is not None and organised.block == block and organised.kind == "probs":
-        evidence.frame = pd.concat([organised.to_frame(), control_entropies(captured, organised, seed)], axis=1)
-        evidence.distances, evidence.tree = organised.distances, organised.tree
-    return evidence
+def control_entropies(captured: Capture, organized: OrganizeResult, seed: int = 0) -> pd.DataFrame:
+    """Mean over batches of l1_all on the organized trees with permuted leaves, and on dyadic trees: one row per head."""
+    rng = np.random.default_rng(seed)
+    found: dict[str, list[pd.Series[float]]] = {"l1_all_random": [], "l1_all_natural": []}
+    for i, trees in enumerate(zip(organized.query_trees, organized.key_trees, strict=True)):
+        X = captured.tensor(i, organized.block)
+        random = [tree.permute(rng.permutation(tree.n_leaves)) for tree in trees]
+        natural = [PartitionTree.dyadic(tree.n_leaves) for tree in trees]
+        for name, chosen in (("l1_all_random", random), ("l1_all_natural", natural)):
+            found[name].append(head_entropies(X.values, chosen)["l1_all"])
+    return pd.DataFrame({name: np.mean(several, axis=0) for name, several in found.items()})

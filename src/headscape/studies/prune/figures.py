@@ -5,9 +5,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import pandas as pd
 
-from headscape.results import FigureSpec
-from headscape.studies.prune.result import CONTROLS, Curve
+from headscape.results import FigureSpec, table_figure
+from headscape.studies.prune.judging import Curve
+from headscape.studies.prune.result import CONTROLS
 
 if TYPE_CHECKING:
     from headscape.studies.prune.result import PruneResult
@@ -27,12 +29,12 @@ def figures(r: PruneResult) -> list[FigureSpec]:
         found.append(_proposal(r))
     if any(not c.proposal for c in r.curves):
         found += [_curves(r, compensation) for compensation in dict.fromkeys((r.compensation, "none"))]
-        found += [_table(r), _compensation(r)]
+        found += [_costs(r), _compensation(r)]
     found.append(_grid(r))
     if r.correlations:
         found.append(_correlations(r))
     if r.tree is not None and r.proposal:
-        found.append(_folders(r))
+        found.append(_clusters(r))
     return [*found, _choice(r)]
 
 
@@ -41,17 +43,15 @@ def _percent(values: Any) -> list[float]:
 
 
 def _line(r: PruneResult, c: Curve, name: str, dash: bool, band: bool) -> dict[str, Any]:
-    n = range(len(c.n))
-    intervals = [c.cost(i) for i in n]
-    low = [c.band(i)[0] for i in n] if len(c.costs) > 1 else [x.low for x in intervals]
-    high = [c.band(i)[1] for i in n] if len(c.costs) > 1 else [x.high for x in intervals]
+    costs = [c.cost(i) for i in range(len(c.n))]
     series: dict[str, Any] = {
         "name": name,
-        "x": _percent(np.array(c.n) / len(r.heads)),
-        "y": _percent(x.value for x in intervals),
+        "x": _percent(n / len(r.heads) for n in c.n),
+        "y": _percent(x.value for x in costs),
     }
     if band:
-        series |= {"low": _percent(low), "high": _percent(high)}
+        ends = [c.band(i) if len(c.costs) > 1 else (x.low, x.high) for i, x in enumerate(costs)]
+        series |= {"low": _percent(low for low, _ in ends), "high": _percent(high for _, high in ends)}
     return series | ({"dash": "dash"} if dash else {})
 
 
@@ -64,14 +64,13 @@ def _curves(r: PruneResult, compensation: str) -> FigureSpec:
         names += ["l1_all_random", "l1_all_natural"]
     by_name = {c.criterion: c for c in known}
     series = [_line(r, by_name[n], n, n in CONTROLS, n in BANDS or n == r.criterion) for n in names if n in by_name]
-    chosen = compensation == r.compensation
     return FigureSpec(
-        id="curves" if chosen else "curves-none",
+        id="curves" if compensation == r.compensation else "curves-none",
         title=f"What removing heads costs, compensation {compensation}",
         kind="lines",
         data={"series": series},
         read=f"Across: share of the {len(r.heads)} heads removed, in the order of each criterion. Up: {r.unit}, on "
-        f"{r.settings['judged_on']} inputs that neither ranked nor chose. Lower is better. Bands: 95 % intervals over "
+        f"{r.settings['judged_on']} inputs used neither to rank nor to choose. Lower is better. Bands: 95 % intervals over "
         "inputs for the chosen criterion and gradients, the range of the draws for random.",
         caveat="Heads are removed by rank, not searched for; a criterion may be good at one share and poor at another.",
         alt=f"Curves of {len(series)} criteria; the lowest is {names[0]}.",
@@ -81,28 +80,23 @@ def _curves(r: PruneResult, compensation: str) -> FigureSpec:
 
 
 def _proposal(r: PruneResult) -> FigureSpec:
-    frame = r.evidence
-    return FigureSpec(
+    return table_figure(
+        r.evidence,
         id="proposal",
         title="The proposal beside as many heads by other criteria",
-        kind="table",
-        data={"columns": [str(c) for c in frame.columns], "rows": frame.astype(str).to_numpy().tolist()},
         read=f"Every row removes {len(r.proposal)} heads with compensation {r.compensation}. Cost is the {r.unit}, with its "
         "95 % interval over inputs; differences are paired by input.",
-        caveat="The proposal was found by a search on other inputs; the rivals are plain rankings.",
-        alt="Costs of the proposal and of its rivals.",
+        caveat="The proposal was found by a search on other inputs; the others are plain rankings.",
+        alt="Costs of the proposal and of as many heads by other criteria.",
     )
 
 
-def _table(r: PruneResult) -> FigureSpec:
-    frame = r.table
-    return FigureSpec(
+def _costs(r: PruneResult) -> FigureSpec:
+    return table_figure(
+        r.table,
         id="costs",
         title="All costs",
-        kind="table",
-        data={"columns": [str(c) for c in frame.columns], "rows": frame.astype(str).to_numpy().tolist()},
-        read=f"{r.unit[0].upper()}{r.unit[1:]} with its 95 % interval over inputs; the last column is the mean along the "
-        "curve.",
+        read=f"{r.unit[0].upper()}{r.unit[1:]} with its 95 % interval over inputs; the last column is the mean along the curve.",
         alt="Costs by criterion and compensation.",
     )
 
@@ -116,12 +110,12 @@ def _compensation(r: PruneResult) -> FigureSpec:
     ]
     return FigureSpec(
         id="compensation",
-        title="What compensation gives back",
+        title="What compensation recovers",
         kind="lines",
         data={"series": series},
-        read="none: a removed head puts out zero. mean: its mean output stays. scale: the layer's kept heads are rescaled "
-        "by one factor. linear: its best linear prediction from the layer's kept heads. All are fitted on the ranking "
-        "inputs and fold into the output projection.",
+        read="none: a removed head outputs zero. mean: its mean output stays. scale: the layer's kept heads are rescaled by one "
+        "factor. linear: its best linear prediction from the layer's kept heads (Optimal Brain Surgeon for heads). All are "
+        "fitted on the ranking inputs and folded into the output projection.",
         alt=f"Curves of {', '.join(names)} under each compensation.",
         x_label="heads removed (%)",
         y_label=f"{r.unit} (%)",
@@ -135,7 +129,7 @@ def _grid(r: PruneResult) -> FigureSpec:
         title="Importance by layer and head",
         kind="head_grid",
         data={"score": score},
-        read="One square a head; choose any criterion. Low scores go first; 'goes' marks the proposal.",
+        read="One cell per head; choose any criterion. Heads with low scores are removed first; 'removed' marks the proposal.",
         caveat="Scores of different criteria are not in the same unit.",
         alt=f"Grid of {score}.",
         value_label=score,
@@ -146,59 +140,55 @@ def _correlations(r: PruneResult) -> FigureSpec:
     order = sorted(r.correlations.items(), key=lambda item: -item[1].value)
     return FigureSpec(
         id="correlations",
-        title="Which criterion is nearest to leave-one-out?",
+        title="Which criterion is closest to leave-one-out?",
         kind="bars",
         data={
             "names": [name for name, _ in order],
-            "values": [x.value for _, x in order],
-            "low": [x.low for _, x in order],
-            "high": [x.high for _, x in order],
+            **{
+                part: [getattr(x, end) for _, x in order]
+                for part, end in (("values", "value"), ("low", "low"), ("high", "high"))
+            },
         },
-        read="Spearman correlation over heads with the rise of the loss when a head goes alone; intervals over sequences.",
-        caveat="Removing one head says little about removing many: heads stand in for each other.",
+        read="Spearman correlation over heads with the rise of the loss when a head is removed alone; 95 % intervals over "
+        f"sequences (n = {order[0][1].n}).",
+        caveat="Removing one head says little about removing many: heads can replace each other.",
         alt=f"The highest is {order[0][0]}.",
         y_label="Spearman correlation",
     )
 
 
-def _folders(r: PruneResult) -> FigureSpec:
-    """Of the level of the head tree with some ten folders: how many heads went."""
+def _clusters(r: PruneResult) -> FigureSpec:
+    """Of the level of the head tree with some ten clusters: how many heads are removed."""
     assert r.tree is not None
     counts = [len(np.unique(r.tree.level(i))) for i in range(r.tree.n_levels)]
     level = min(range(len(counts)), key=lambda i: abs(counts[i] - 10))
     labels = r.tree.level(level)
-    goes = r.heads["goes"].to_numpy() == "yes"
-    layers = r.heads["layer"].to_numpy()
-    names, values = [], []
-    for label in dict.fromkeys(labels[r.tree.order].tolist()):
-        inside = labels == label
-        low, high = layers[inside].min(), layers[inside].max()
-        names.append(f"{int(inside.sum())} heads, layers {low} to {high}")
-        values.append(100 * float(goes[inside].mean()))
+    removed, layers = r.heads["removed"].to_numpy() == "yes", r.heads["layer"].to_numpy()
+    inside = [labels == label for label in dict.fromkeys(labels[r.tree.order].tolist())]
+    names = [f"{int(own.sum())} heads, layers {layers[own].min()} to {layers[own].max()}" for own in inside]
     if len(set(names)) < len(names):
         names = [f"{i + 1}: {name}" for i, name in enumerate(names)]
     return FigureSpec(
         id="folders",
-        title="Which folders of the head tree went",
+        title="Which clusters of the head tree are removed",
         kind="bars",
-        data={"names": names, "values": values},
-        read=f"Folders of level {level} of the consensus tree, in leaf order: share of their heads that the proposal "
-        f"removes ({goes.mean():.0%} over all).",
-        caveat="A folder gathers heads that look alike, not heads that do alike.",
-        alt="Share of heads removed by folder.",
+        data={"names": names, "values": [100 * float(removed[own].mean()) for own in inside]},
+        read=f"Clusters (folders, in the paper) of level {level} of the consensus tree, in leaf order: share of their heads "
+        f"that the proposal removes ({removed.mean():.0%} over all).",
+        caveat="A cluster holds heads that attend alike, which need not do the same.",
+        alt="Share of heads removed by cluster.",
         y_label="heads removed (%)",
     )
 
 
 def _choice(r: PruneResult) -> FigureSpec:
-    frame = r.choice.head(20)
-    rows = [[str(a), str(b), f"{c:+.4f}", str(d)] for a, b, c, d in frame.to_numpy(dtype=object).tolist()]
-    return FigureSpec(
+    columns = {"cost": "rise of the loss", "compared": "with"}
+    frame: pd.DataFrame = r.choice.head(20).rename(columns=columns)
+    return table_figure(
+        frame.assign(**{"rise of the loss": [f"{cost:+.4f}" for cost in frame["rise of the loss"]]}),
         id="choice",
         title="How the criterion was chosen",
-        kind="table",
-        data={"columns": ["criterion", "compensation", "rise of the loss", "with"], "rows": rows},
-        read=f"On {r.settings['chosen_on']} inputs that do not judge: all pairs with a fifth of the heads gone, the best "
-        "four at every share. The first row was taken.",
+        read=f"On {r.settings['chosen_on']} inputs that are not used to judge: all pairs with a fifth of the heads removed, the "
+        "best four at every share. The first row was taken.",
         alt="Criteria and compensations by mean rise of the loss.",
     )

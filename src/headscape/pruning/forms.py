@@ -1,41 +1,35 @@
-"""Twins: a copy of a network without some of its heads, in one of three forms; the network itself is left alone.
+"""Pruned copies of a network, in one of three forms: masked, ragged, uniform. The network itself is left alone.
 
-A twin shares all weights with its original but those it changes, so it costs little memory.
+A copy shares all weights with its original but those it changes, so it costs little memory.
 """
 
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, NamedTuple
 
 from torch import Tensor, nn
 
+from headscape.attention import projections
 from headscape.attention.models import Model
-from headscape.attention.projections import (
-    Layout,
-    columns_of,
-    keep_heads,
-    layout_of,
-    output_projections,
-    set_bias,
-    set_columns,
-)
+from headscape.attention.projections import Layout
 from headscape.attention.ragged import LayerPlan, cut_layer
-from headscape.attention.sites import Site
 from headscape.errors import InputError
-from headscape.pruning.compensation import Fold
+from headscape.pruning.compensation import Fitted
 from headscape.tensor import HeadId
 
-__all__ = ["Twin", "masked", "ragged", "uniform"]
+__all__ = ["PrunedCopy", "masked", "ragged", "uniform"]
 
-Folds = Mapping[str, Fold]
+Removed = Mapping[str, Fitted]
+"""The heads to remove and their compensation, by the name of their attention module."""
 BIAS_BY_CONFIG = ("gemma", "gemma2", "gemma3_text", "llama", "qwen3")  # attention_bias=True: for q, k, v and W_O alike
 
 
 @dataclass(frozen=True)
-class Twin:
+class PrunedCopy:
     """The changed copy; `zeroed` are heads that are still there with a zero output; `plans` only for ragged."""
 
     module: nn.Module
@@ -46,44 +40,46 @@ class Twin:
 
 @dataclass(frozen=True)
 class _Request:
-    """What is to be removed, {site: heads}, and where the output projections are, {site: module}."""
+    """What to remove from which model."""
 
     model: Model
-    heads: Mapping[str, list[int]]
-    folds: Folds
-    outputs: dict[str, str] = field(init=False)
+    removed: Removed
 
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "outputs", output_projections(self.model))
+    @cached_property
+    def outputs(self) -> dict[str, str]:
+        """The output projection of every attention module."""
+        return projections.output_projections(self.model)
 
-    def twin(self) -> Any:
-        """A copy of the network that shares its parameters and buffers but for the folded output projections."""
+    def copy(self) -> Any:
+        """A copy of the network that shares its parameters and buffers, but for the changed output projections."""
         shared: dict[int, Any] = {id(p): p for p in (*self.model.module.parameters(), *self.model.module.buffers())}
         network = copy.deepcopy(self.model.module, shared)
-        for name, fold in self.folds.items():
-            set_columns(network.get_submodule(self.outputs[name]), fold.weight(self._weight(name)))
+        for name, layer in self.removed.items():
+            projections.set_columns(network.get_submodule(self.outputs[name]), layer.weight(self._weight(name)))
         return network
 
     def constants(self) -> dict[str, Tensor]:
-        """What is added behind the output projections, {site: (out,)}; only where there is something to add."""
-        weights = {name: self._weight(name) for name, fold in self.folds.items() if fold.constant is not None}
-        return {name: self.folds[name].bias(weight) for name, weight in weights.items()}
+        """What to add to the bias of the output projections, (out,), where there is something to add."""
+        constant = {name: layer for name, layer in self.removed.items() if layer.constant is not None}
+        return {name: layer.bias(self._weight(name)) for name, layer in constant.items()}
 
     def _weight(self, name: str) -> Tensor:
-        return columns_of(self.model.module.get_submodule(self.outputs[name])).double().cpu()
+        return projections.columns_of(self.model.module.get_submodule(self.outputs[name])).double().cpu()
 
     def layouts(self) -> dict[str, Layout]:
-        """How every layer of the intact network holds its heads; raises where that is not understood."""
+        """How every layer of the intact network stores its heads; raises where that is not understood."""
         part = self.model.module.get_submodule
-        return {s.name: layout_of(part(s.name), part(self.outputs[s.name]), s.n_heads) for s in self.model.sites}
+        return {
+            s.name: projections.layout_of(part(s.name), part(self.outputs[s.name]), s.n_heads) for s in self.model.sites
+        }
 
 
 def _add_constant(output: Any, constant: Tensor) -> None:
-    set_bias(output, constant if output.bias is None else output.bias.detach().double() + constant)
+    projections.set_bias(output, constant if output.bias is None else output.bias.detach().double() + constant)
 
 
 def _add_stock_biases(request: _Request, network: Any) -> None:
-    """Fold mean outputs into the output bias of a network that keeps its stock architecture."""
+    """Add constants to the output bias of a network that keeps its stock architecture."""
     constants = request.constants()
     if not constants:
         return
@@ -92,42 +88,41 @@ def _add_stock_biases(request: _Request, network: Any) -> None:
     if any(output.bias is None for output in outputs.values()):
         if family not in BIAS_BY_CONFIG:
             raise InputError(
-                f"{family} has no bias behind its heads to keep their mean in; export it as 'ragged', or without means"
+                f"{family} has no output bias to keep the mean of removed heads in; export it as 'ragged', or without means"
             )
         network.config.attention_bias = True
         for name, layout in request.layouts().items():
             module = network.get_submodule(name)
             for linear in (*(getattr(module, part) for part in layout.maps), outputs[name]):
                 if linear.bias is None:
-                    set_bias(linear)
+                    projections.set_bias(linear)
     for name, constant in constants.items():
         _add_constant(outputs[name], constant)
 
 
-def masked(model: Model, heads: Mapping[str, list[int]], folds: Folds) -> Twin:
+def masked(model: Model, removed: Removed) -> PrunedCopy:
     """The same architecture; the columns of W_O that read the removed heads are zero.
 
     W_V is never touched: with grouped queries the other heads of the group use it.
     """
-    request = _Request(model, heads, folds)
-    network = request.twin()
-    sites = {site.name: site for site in model.sites}
+    request = _Request(model, removed)
+    network = request.copy()
     _add_stock_biases(request, network)
-    return Twin(network, tuple(sites[name].heads[h] for name, found in heads.items() for h in found))
+    return PrunedCopy(network, tuple(site.heads[h] for site in model.sites for h in _heads(removed, site.name)))
 
 
-def ragged(model: Model, heads: Mapping[str, list[int]], folds: Folds) -> Twin:
-    """Every layer keeps just its own heads: weights are cut, key/value heads without a query go too."""
-    request = _Request(model, heads, folds)
-    network = request.twin()
+def ragged(model: Model, removed: Removed) -> PrunedCopy:
+    """Every layer keeps just its own heads: weights are cut, and key/value heads without a query are removed too."""
+    request = _Request(model, removed)
+    network = request.copy()
     layouts = request.layouts()
     constants = request.constants()
-    plans = []
+    plans, empty = [], []
     for site in model.sites:
-        if site.name not in heads:
+        if site.name not in removed:
             continue
         output: Any = network.get_submodule(request.outputs[site.name])
-        kept = tuple(h for h in range(site.n_heads) if h not in heads[site.name])
+        kept = tuple(h for h in range(site.n_heads) if h not in removed[site.name].heads)
         key_values = tuple(h // layouts[site.name].group for h in kept)
         bias = output.bias is None and site.name in constants
         plan = LayerPlan(site.name, request.outputs[site.name], site.n_heads, kept, key_values, bias)
@@ -135,18 +130,13 @@ def ragged(model: Model, heads: Mapping[str, list[int]], folds: Folds) -> Twin:
             _add_constant(output, constants[site.name])
         cut_layer(network, plan)
         plans.append(plan)
-    empty = [f"{site.block}.{site.layer}" for site, plan in _paired(model.sites, plans) if not plan.heads]
+        empty += [] if kept else [f"{site.block}.{site.layer}"]
     notes = (f"without any head: layer {', '.join(empty)}",) if empty else ()
-    return Twin(network, plans=tuple(plans), notes=notes)
-
-
-def _paired(sites: Iterable[Site], plans: Iterable[LayerPlan]) -> list[tuple[Site, LayerPlan]]:
-    by_name = {site.name: site for site in sites}
-    return [(by_name[plan.name], plan) for plan in plans]
+    return PrunedCopy(network, plans=tuple(plans), notes=notes)
 
 
 class _Stock(NamedTuple):
-    """How a stock configuration says the number of heads, and whether the hidden size must be a multiple of it."""
+    """Where a stock configuration has the number of heads, and whether the hidden size must be a multiple of it."""
 
     heads: str
     kv_heads: str | None
@@ -157,20 +147,15 @@ class _Stock(NamedTuple):
 _LLAMA = _Stock("num_attention_heads", "num_key_value_heads", "head_dim", divides=True)
 _QWEN = _LLAMA._replace(divides=False)
 UNIFORM = {
-    "gemma": _LLAMA,
-    "gemma2": _LLAMA,
-    "gemma3_text": _LLAMA,
-    "llama": _LLAMA,
-    "mistral": _QWEN,
-    "qwen2": _QWEN,
-    "qwen3": _QWEN,
+    **dict.fromkeys(("gemma", "gemma2", "gemma3_text", "llama"), _LLAMA),
+    **dict.fromkeys(("mistral", "qwen2", "qwen3"), _QWEN),
     "t5": _Stock("num_heads", None, "d_kv", divides=False),
     "vit": _Stock("num_attention_heads", None, "head_dim", divides=False),
 }
 
 
-def uniform(model: Model, heads: Mapping[str, list[int]], folds: Folds) -> Twin:
-    """A stock configuration with fewer heads: as many key/value heads, and queries to each, in every layer.
+def uniform(model: Model, removed: Removed) -> PrunedCopy:
+    """A stock configuration with fewer heads: the same number of key/value heads, and of queries to each, in every layer.
 
     Every layer must keep the same numbers. Where the choice of heads does not, heads to be removed stay, with zeroed
     columns of W_O, up to the smallest numbers the configuration accepts.
@@ -183,10 +168,10 @@ def uniform(model: Model, heads: Mapping[str, list[int]], folds: Folds) -> Twin:
             f"{', '.join(sorted(UNIFORM))}"
         )
     stock = UNIFORM[family]
-    request = _Request(model, heads, folds)
-    network = request.twin()
+    request = _Request(model, removed)
+    network = request.copy()
     layouts = request.layouts()
-    kept = _kept(model, heads, shared=family == "t5")
+    kept = _kept(model, removed, shared=family == "t5")
     some = next(iter(layouts.values()))
     if any(layout != some for layout in layouts.values()):
         raise InputError(f"the layers of {model.source} differ in their heads; export it as 'ragged'")
@@ -196,12 +181,11 @@ def uniform(model: Model, heads: Mapping[str, list[int]], folds: Folds) -> Twin:
         module: Any = network.get_submodule(site.name)
         output = network.get_submodule(request.outputs[site.name])
         chosen, kv_heads = _fill(kept[site.name], n_kv, size, some)
-        surplus = [h for h in chosen if h in heads.get(site.name, ())]
-        zeroed += [site.heads[h] for h in surplus]
+        zeroed += [site.heads[h] for h in chosen if h in _heads(removed, site.name)]
         if hasattr(module, "relative_attention_bias"):
             table = module.relative_attention_bias
             table.weight = nn.Parameter(table.weight.detach()[:, chosen])
-        keep_heads(module, output, some, chosen, kv_heads)
+        projections.keep_heads(module, output, some, chosen, kv_heads)
     setattr(network.config, stock.heads, n_kv * size)
     setattr(network.config, stock.dim, some.dim)
     if stock.kv_heads is not None:
@@ -209,12 +193,16 @@ def uniform(model: Model, heads: Mapping[str, list[int]], folds: Folds) -> Twin:
     _add_stock_biases(request, network)
     groups = f" in {n_kv} groups" if size > 1 else ""
     note = f"{len(zeroed)} of the heads to be removed stay as zeros: every layer needs {n_kv * size} heads{groups}"
-    return Twin(network, tuple(zeroed), notes=(note,) if zeroed else ())
+    return PrunedCopy(network, tuple(zeroed), notes=(note,) if zeroed else ())
 
 
-def _kept(model: Model, heads: Mapping[str, list[int]], shared: bool) -> dict[str, list[int]]:
+def _heads(removed: Removed, name: str) -> tuple[int, ...]:
+    return removed[name].heads if name in removed else ()
+
+
+def _kept(model: Model, removed: Removed, shared: bool) -> dict[str, list[int]]:
     """The heads each layer keeps; `shared`: self-attention of a stack must keep the same (T5's position bias)."""
-    kept = {s.name: [h for h in range(s.n_heads) if h not in heads.get(s.name, ())] for s in model.sites}
+    kept = {s.name: [h for h in range(s.n_heads) if h not in _heads(removed, s.name)] for s in model.sites}
     for block in {site.block for site in model.sites if shared and not site.block.endswith(".cross")}:
         names = [site.name for site in model.sites if site.block == block]
         union = sorted(set().union(*(kept[name] for name in names)))

@@ -1,0 +1,132 @@
+"""What the prune study says, in sentences: the proposal first, then criteria beside their controls."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from headscape.errors import InputError
+from headscape.pruning.criteria import CRITERIA, find_criterion
+from headscape.results import Finding
+from headscape.studies.prune.result import CONTROLS, percent
+from headscape.verdicts import judge
+
+if TYPE_CHECKING:
+    from headscape.studies.prune.result import PruneResult
+
+__all__ = ["findings"]
+
+
+def findings(r: PruneResult) -> list[Finding]:
+    """All findings, in the order in which a reader should meet them."""
+    found = [*_proposed(r), *_against_gradients(r), *_paper(r), *_organized(r)]
+    return [*found, *_compensated(r), *_correlated(r)]
+
+
+def _named(name: str) -> str:
+    """A criterion with its meaning."""
+    try:
+        return f"{name} ({find_criterion(name).about})"
+    except InputError:  # a function of the user's own
+        return name
+
+
+def _proposed(r: PruneResult) -> list[Finding]:
+    own = r.curve("proposal", proposal=True)
+    if own is None:
+        text = f"No head can be removed within the budget of {r.budget or 0:.2%} ({r.unit})."
+        return [] if r.budget is None else [Finding(text, "choice")]
+    price, some = own.cost(0), f"{len(r.proposal)} of {len(r.heads)} heads ({r.share(len(r.proposal))})"
+    how = f"removed by {_named(r.criterion)} with compensation {r.compensation}"
+    if r.budget is None:
+        return [Finding(f"Removing {some} costs {percent(price)} ({r.unit}) on held-out inputs: {how}.", "proposal")]
+    verdict = judge(price, below=r.budget, control="the budget")
+    opening = {
+        "holds": f"{some} can be removed within the budget of {r.budget:.2%}",
+        "does not hold": f"Removing {some} costs more than the budget of {r.budget:.2%}",
+        "cannot tell": f"Whether {some} can be removed within the budget of {r.budget:.2%} cannot be told",
+    }[verdict.verdict]
+    text = f"{opening}: on held-out inputs they cost {percent(price)} ({r.unit}), {how}."
+    text += f" They were chosen on {r.settings['chosen_on']} other inputs."
+    return [Finding(text, "proposal", verdict, "prune.budget")]
+
+
+def _against_gradients(r: PruneResult) -> list[Finding]:
+    """The chosen criterion, and the one without gradients that did best on the inputs to choose on."""
+    free = [n for n in r.choice["criterion"] if n in CRITERIA and not CRITERIA[n].gradients]
+    claims = {name: "prune.gradient_free" for name in free[:1] if name != r.criterion}
+    rival, found = r.curve("gradient"), []
+    if r.criterion == "gradient":
+        found.append(Finding("Gradient importance (Michel et al. 2019) was chosen as the best criterion.", "curves"))
+    for name, claim in ({r.criterion: "prune.gradients"} | claims).items():
+        own = r.curve(name)
+        if own is None or rival is None or own is rival:
+            continue
+        differences = [own.minus(rival, i) for i in range(len(own.n))]
+        worst = max(differences, key=lambda difference: difference.high)
+        verdict = judge(
+            worst, below=0.0, control="no difference to gradients, at the share of heads where it does worst"
+        )
+        opening = {
+            "holds": f"{_named(name)} beats gradient importance (Michel et al. 2019) at every share of heads",
+            "does not hold": f"{_named(name)} does not beat gradient importance (Michel et al. 2019)",
+            "cannot tell": f"Whether {_named(name)} beats gradient importance (Michel et al. 2019) cannot be told",
+        }[verdict.verdict]
+        listed = ", ".join(f"{percent(d)} at {r.share(n)}" for n, d in zip(own.n, differences, strict=True))
+        text = f"{opening}: under the same compensation it costs {listed} more (below 0 is better, paired by input)."
+        found.append(Finding(text, "curves", verdict, claim))
+    return found
+
+
+def _paper(r: PruneResult) -> list[Finding]:
+    found = []
+    for compensation in dict.fromkeys(("none", r.compensation)):
+        own, chance = r.curve("l1_top", compensation), r.curve("random", compensation)
+        if own is None or chance is None:
+            continue
+        verdict = judge(own.area, below=chance.by_draw, control=f"random choice, {len(chance.costs)} draws")
+        opening = {
+            "holds": "The paper's criterion is better than chance",
+            "does not hold": "The paper's criterion is worse than choosing heads at random",
+            "cannot tell": "Whether the paper's criterion is better than chance cannot be told",
+        }[verdict.verdict]
+        costs, random = (", ".join(f"{c.cost(i).value:+.1%}" for i in range(len(c.n))) for c in (own, chance))
+        removing = f"removing {', '.join(r.share(n) for n in own.n)} of the heads by {_named('l1_top')}"
+        text = f"{opening}: with compensation {compensation}, {removing} costs {costs}, at random {random}."
+        found.append(Finding(text, "curves", verdict, "prune.l1_top"))
+    return found
+
+
+def _organized(r: PruneResult) -> list[Finding]:
+    own = r.curve("l1_all", "none")
+    controls = [c for name in ("l1_all_random", "l1_all_natural") if (c := r.curve(name, "none")) is not None]
+    if own is None or len(controls) < 2:
+        return []
+    worst = max((own.minus(c) for c in controls), key=lambda difference: difference.high)
+    verdict = judge(worst, below=0.0, control="no difference to the better of permuted leaves and natural order")
+    opening = {
+        "holds": "Organizing the tokens helps to find removable heads",
+        "does not hold": "Organizing the tokens does not help to find removable heads",
+        "cannot tell": "Whether organizing the tokens helps to find removable heads cannot be told",
+    }[verdict.verdict]
+    areas = [f"{c.area.value:+.1%}" for c in (own, *controls)]
+    text = f"{opening}: removing heads by {_named('l1_all')} costs {areas[0]} (mean over shares, uncompensated)"
+    text += f", {areas[1]} on trees with permuted leaves, {areas[2]} in the natural order."
+    return [Finding(text, "curves-none", verdict, "prune.organization")]
+
+
+def _compensated(r: PruneResult) -> list[Finding]:
+    known = sorted((c for c in r.curves if c.criterion == r.criterion and not c.proposal), key=lambda c: c.area.value)
+    if len(known) < 2:
+        return []
+    parts = ", ".join(f"{c.compensation} {percent(c.area)}" for c in known)
+    text = f"Compensation {known[0].compensation} costs least, by {r.criterion} (mean over shares): {parts}."
+    return [Finding(text, "compensation")]
+
+
+def _correlated(r: PruneResult) -> list[Finding]:
+    named = {n: x for n, x in r.correlations.items() if n not in CONTROLS}
+    if not named:
+        return []
+    best, paper = max(named, key=lambda n: named[n].value), named.get("l1_top")
+    text = f"Closest to the order of removing heads one at a time is {_named(best)}: Spearman {named[best]}"
+    return [Finding(f"{text}{f'; l1_top has {paper}' if paper else ''}.", "correlations")]

@@ -1,0 +1,92 @@
+"""Sentences and verdicts follow from the curves, and controls can make them fail."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from headscape.studies.prune.findings import findings
+from headscape.studies.prune.judging import Curve
+
+CHEAP, DEAR = [[[0.01, 0.02, 0.01]]], [[[0.05, 0.06, 0.07]]]
+
+
+def made_up(criterion, costs, compensation="mean", proposal=False):
+    costs = np.array(costs, dtype=float)
+    return Curve(criterion, compensation, tuple(range(1, costs.shape[1] + 1)), costs, costs, proposal)
+
+
+def claims(result):
+    return {finding.claim: finding for finding in findings(result) if finding.claim}
+
+
+@pytest.mark.parametrize(
+    ("own", "rival", "verdict", "words"),
+    [
+        (CHEAP, DEAR, "holds", "beats gradient importance"),
+        (DEAR, CHEAP, "does not hold", "does not beat gradient importance"),
+        (
+            [[[0.01, 0.06, 0.03]]],
+            [[[0.02, 0.05, 0.04]]],
+            "cannot tell",
+            "beats gradient importance (Michel et al. 2019) cannot",
+        ),
+        ([[[0.01, 0.02, 0.01], [0.09, 0.09, 0.1]]], [[[0.05, 0.06, 0.07]] * 2][0], "does not hold", "does not beat"),
+    ],
+)
+def test_a_criterion_beats_gradients_only_at_every_share(result, own, rival, verdict, words):
+    rival = np.broadcast_to(np.array(rival), np.shape(own))
+    curves = [made_up("novelty", own), made_up("gradient", rival)]
+    found = claims(replace(result, criterion="novelty", compensation="mean", curves=curves, budget=None))
+    assert found["prune.gradients"].verdict == verdict and words in found["prune.gradients"].text
+
+
+def test_the_best_criterion_without_gradients_is_chosen_before_it_is_judged(result):
+    choice = result.choice.iloc[:3].assign(criterion=["gradient+l1_all", "output_norm", "l1_all"], compensation="mean")
+    curves = [made_up("gradient+l1_all", CHEAP), made_up("output_norm", DEAR), made_up("l1_all", CHEAP)]
+    curves.append(made_up("gradient", [[[0.03, 0.03, 0.03]]]))
+    found = replace(result, criterion="gradient+l1_all", compensation="mean", curves=curves, choice=choice, budget=None)
+    assert claims(found)["prune.gradients"].holds is True
+    free = claims(found)["prune.gradient_free"]
+    assert (
+        free.text.startswith("output_norm (norm of the mean contribution after W_O) does not beat")
+        and free.holds is False
+    )
+
+
+def test_the_papers_criterion_has_to_beat_random_draws(result):
+    for costs, spread, verdict in ((CHEAP, 0, "holds"), (DEAR, 0, "does not hold"), (CHEAP, 0.02, "cannot tell")):
+        draws = np.full((3, 1, 3), 0.03) + spread * np.array([-1, 0, 1])[:, None, None]
+        curves = [made_up("l1_top", costs), made_up("random", draws)]
+        found = claims(replace(result, criterion="novelty", compensation="mean", curves=curves, budget=None))
+        assert found["prune.l1_top"].verdict == verdict
+        assert ("worse than choosing heads at random" in found["prune.l1_top"].text) is (verdict == "does not hold")
+
+
+def test_organization_has_to_beat_both_controls(result):
+    for natural, verdict in ((DEAR, "holds"), ([[[0.0, 0.01, 0.0]]], "does not hold")):
+        curves = [
+            made_up(name, costs, "none")
+            for name, costs in (("l1_all", CHEAP), ("l1_all_random", DEAR), ("l1_all_natural", natural))
+        ]
+        found = claims(replace(result, criterion="novelty", curves=curves, budget=None))
+        assert found["prune.organization"].verdict == verdict
+
+
+def test_the_budget_is_judged_on_held_out_inputs(result):
+    for costs, verdict, words in (
+        (
+            [0.01, 0.012, 0.011],
+            "holds",
+            "can be removed within the budget of 2.00%: on held-out inputs they cost +1.10%",
+        ),
+        ([0.05, 0.06, 0.07], "does not hold", "costs more than the budget of 2.00%"),
+        ([0.0, 0.03, 0.04], "cannot tell", "within the budget of 2.00% cannot be told"),
+        ([0.01], "cannot tell", "+1.00% (n = 1)"),
+    ):
+        curve = made_up("proposal", [[costs]], proposal=True)
+        one = claims(replace(result, compensation="mean", curves=[curve], budget=0.02))["prune.budget"]
+        assert one.verdict == verdict and words in one.text
+    assert (
+        "No head can be removed within the budget of 2.00%" in findings(replace(result, curves=[], budget=0.02))[0].text
+    )
