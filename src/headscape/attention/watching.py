@@ -238,8 +238,9 @@ def _followed(model: Model, skip: bool, take: Callable[[Tensor], None]) -> Itera
     """
 
     def size(x: Tensor) -> Tensor:
-        rows: Tensor = torch.linalg.vector_norm(x, dim=-1)  # row by row: the number of threads must not change a byte
-        return torch.linalg.vector_norm(rows)
+        rows = torch.linalg.vector_norm(x, dim=-1)  # row by row: the number of threads must not change a byte
+        whole: Tensor = torch.linalg.vector_norm(rows)
+        return whole
 
     with ExitStack() as hooks:
         entered: list[bool] = []

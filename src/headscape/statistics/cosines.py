@@ -59,14 +59,17 @@ def rank_correlations(
     ranks[i, j] = rankdata(C[i, j])
     if causal:
         ranks += ranks.T  # any order of the tokens has the same set of values
+    a, d = _standard(rankdata(A[:, i, j], axis=1)), _standard(rankdata(np.abs(i - j)))
+    ad = a @ d
     rng = np.random.default_rng(random_state)
-    turns = [np.arange(n), *(rng.permutation(n) for _ in range(permutations))]
-    a = _standard(rankdata(A[:, i, j], axis=1))
-    c = _standard(np.stack([ranks[turn[i], turn[j]] for turn in turns]))
-    d = _standard(rankdata(np.abs(i - j)))
-    ac, ad, cd = a @ c.T, (a @ d)[:, None], c @ d
-    partial = (ac - ad * cd) / np.sqrt(np.maximum((1 - ad**2) * (1 - cd**2), 1e-30))
-    return RankCorrelations(ac[:, 0], partial)
+    rho, partial = np.empty(len(A)), np.empty((len(A), 1 + permutations))
+    for k in range(1 + permutations):  # one at a time: all together would not fit into memory for a long text
+        turn = rng.permutation(n) if k else np.arange(n)
+        c = _standard(ranks[turn[i], turn[j]])
+        ac, cd = a @ c, float(c @ d)
+        rho = rho if k else ac
+        partial[:, k] = (ac - ad * cd) / np.sqrt(np.maximum((1 - ad**2) * (1 - cd**2), 1e-30))
+    return RankCorrelations(rho, partial)
 
 
 def _standard(ranks: Array) -> Array:

@@ -208,8 +208,8 @@ def _distance(r: GaussianResult) -> Finding:
         f"{_shrunk(r.information_facts[:, :, 1])}"
     )
     falls = over_inputs(folds, lambda x: float(np.quantile(x[:, 0] - x[:, -1], 1 - NEARLY_ALL)))
-    rule = {"above": 0.0, "control": f"{NEARLY_ALL:.0%} of depths must be above"}
-    return _tested("distance", "information", rest, falls, **rule)
+    control = f"{NEARLY_ALL:.0%} of depths must be above"
+    return _tested("distance", "information", rest, falls, above=0.0, control=control)
 
 
 def _next(r: GaussianResult) -> list[Finding]:

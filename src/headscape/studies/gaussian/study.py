@@ -7,9 +7,8 @@ through the Lens of Gaussian Distributions" (bachelor thesis, Johannes Gutenberg
 from __future__ import annotations
 
 import json
-import tempfile
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Unpack
 
@@ -20,7 +19,6 @@ import pandas as pd
 from headscape.attention.layers import LayerData
 from headscape.captures import Capture, open_capture
 from headscape.errors import HeadscapeError, InputError
-from headscape.records import save_record
 from headscape.runs import Run
 from headscape.statistics.cosines import cosines
 from headscape.storage import read_arrays
@@ -28,6 +26,7 @@ from headscape.studies.gaussian.layer import COLUMNS, Reading, State, measure_la
 from headscape.studies.gaussian.result import GaussianResult
 from headscape.studies.work.engines import cores
 from headscape.studies.work.folder import Folder, study_folder
+from headscape.studies.work.handing import Handing
 from headscape.studies.work.how import How, Steps, Work
 from headscape.studies.work.models import Loader, models_of
 from headscape.studies.work.units import reachable, run_units
@@ -45,8 +44,6 @@ LEAST_TOKENS = 12
 """Content tokens an input must have."""
 MAP_BYTES = 1 << 30
 """Maps of one layer over all inputs stay below this; with more, fewer inputs are used, and that is said."""
-AHEAD = 8
-"""Layers handed to other processes at a time, through files."""
 NO_MODEL = "the model was not loaded"
 
 
@@ -269,7 +266,8 @@ class _Study:
         self, model: Model | None, prefix: str, layers: Mapping[int, Path], depths: Sequence[Path], steps: Steps
     ) -> None:
         """Run the inputs and measure each layer after it has run, and the states; or what was kept of them."""
-        with _Batch(measure_layer, self, steps) as measured:
+        given = (self.folder.units, self.work, steps, (self.asked.reading,))
+        with Handing(measure_layer, *given) as measured:
 
             def take(data: LayerData) -> None:
                 measured.add(f"{prefix}layer {data.layer}", layers[data.layer], data)
@@ -277,7 +275,7 @@ class _Study:
             states = self._captured(layers, take) if model is None else self._watched(model, take)
         if len(states) != len(depths):
             raise HeadscapeError(f"the model does not return the states between its {len(layers)} layers")
-        with _Batch(measure_state, self, steps) as measured:
+        with Handing(measure_state, *given) as measured:
             for depth, (state, path) in enumerate(zip(states, depths, strict=True)):
                 measured.add(f"{prefix}state {depth}", path, State(depth, state))
 
@@ -341,41 +339,3 @@ class _Study:
         run_units(measure_tokens, units, self.work, self.work.stage("tokens", 1))
         arrays, said = read_arrays(path)
         return arrays, json.loads(said["neighbours"])
-
-
-@dataclass
-class _Batch:
-    """Units whose data are in memory, run a few at a time; other processes get the data through files."""
-
-    function: Callable[..., object]
-    study: _Study
-    steps: Steps
-    waiting: dict[str, tuple[Path, Any]] = field(default_factory=dict)
-
-    def __enter__(self) -> _Batch:
-        return self
-
-    def __exit__(self, failed: object, *_: object) -> None:
-        if failed is None:
-            self.run()
-
-    def add(self, name: str, path: Path, data: LayerData | State) -> None:
-        """One more unit; with enough of them, all are run."""
-        self.waiting[name] = (path, data)
-        engine = self.study.work.engine
-        if len(self.waiting) >= (max(AHEAD, engine.jobs) if engine.apart else 1):
-            self.run()
-
-    def run(self) -> None:
-        """Run what is waiting."""
-        work, units = self.study.work, self.study.folder.units
-        units.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryDirectory(prefix=".watched-", dir=units) as scratch:
-            for name, (path, data) in self.waiting.items():
-                if work.engine.apart and not path.exists():
-                    place = Path(scratch) / name
-                    save_record(data, place)
-                    self.waiting[name] = (path, place)
-            given = {name: (*unit, self.study.asked.reading) for name, unit in self.waiting.items()}
-            run_units(self.function, given, work, self.steps)
-        self.waiting.clear()
