@@ -37,3 +37,11 @@ def tiny(kind="llama", positions=1024, seed=0):
             if parameter.dim() == 2:
                 parameter.mul_(6.0)
     return hs.wrap_module(network, tokenizer=byte_tokenizer(), name=f"tiny-{kind}")
+
+
+def saved(folder):
+    """The same, saved to a folder and loaded from it."""
+    model = tiny()
+    model.module.save_pretrained(folder)
+    model.tokenizer.save_pretrained(folder)
+    return hs.load_model(folder, device="cpu")

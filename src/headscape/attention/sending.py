@@ -1,4 +1,4 @@
-"""A model for other processes: its name where they can load it themselves, else the model itself."""
+"""A model for other processes: they load it themselves, by its name, and check that it is the same."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import torch
 from headscape.attention.models import Model, load_model
 from headscape.errors import InputError
 
-__all__ = ["Named", "received", "sent", "torch_threads"]
+__all__ = ["Named", "named", "received", "torch_threads"]
 
 
 @dataclass(frozen=True)
@@ -28,10 +28,10 @@ class Named:
     fingerprint: str
 
 
-def sent(model: Model, apart: bool) -> Model | Named:
-    """What a unit of work is given: the model itself, or its name if the unit runs apart and the model has files."""
-    if not apart or not model.weights:
-        return model
+def named(model: Model) -> Named | None:
+    """The name of a model, None for one that was made by hand and has no files."""
+    if not model.weights:
+        return None
     source = str(Path(model.source).resolve()) if Path(model.source).exists() else model.source
     drawn = re.search(r"-random-(\d+)$", model.fingerprint)
     return Named(source, model.device, model.dtype, int(drawn[1]) if drawn else None, model.fingerprint)

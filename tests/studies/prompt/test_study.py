@@ -20,7 +20,7 @@ from headscape.studies.prompt.result import PromptResult
 from headscape.studies.prompt.study import prompt
 from headscape.studies.prompt.text import choose_shots, find_entry, plain_text, read_table
 from headscape.studies.prompt.versions import encode, look
-from writers import tiny
+from writers import saved, tiny
 
 TABLE = read_table()
 ANT = find_entry(TABLE, "Ant")
@@ -81,7 +81,7 @@ def files_of(path):
     return {p.relative_to(path): p.read_bytes() for p in (path / "prompt").rglob("*") if p.is_file()}
 
 
-def test_a_study_resumes_and_jobs_change_nothing(done, tmp_path):
+def test_a_study_resumes_where_it_stopped(done, tmp_path):
     model, path, _ = done
     copy = tmp_path / "copy"
     shutil.copytree(path, copy)
@@ -93,13 +93,20 @@ def test_a_study_resumes_and_jobs_change_nothing(done, tmp_path):
         unit.unlink()
     prompt(model, copy, control=tiny(seed=1), **OPTIONS)
     assert files_of(copy) == before and {unit: unit.stat().st_mtime_ns for unit in times} == times
-    other = tmp_path / "other"
-    prompt(model, other, control=tiny(seed=1), **OPTIONS, jobs=2)
-    assert files_of(other) == before
     with pytest.raises(hs.InputError, match="cannot be resumed: shots was 2 and is 1"):
         prompt(model, copy, control=tiny(seed=1), **OPTIONS | {"shots": 1}, resume=True)
     with pytest.raises(hs.InputError, match="run of another model"):
         prompt(tiny(seed=5), copy, **OPTIONS)
+
+
+def test_jobs_change_nothing(tmp_path):
+    """Versions in two processes, which load the model, and draw its random weights, themselves."""
+    model = saved(tmp_path / "model")
+    found = []
+    for jobs in (1, 2):
+        prompt(model, tmp_path / f"{jobs}", control=True, **OPTIONS | {"prompts": 1, "alphas": (2.0,)}, jobs=jobs)
+        found.append(files_of(tmp_path / f"{jobs}"))
+    assert found[0] == found[1] and len(found[0]) > 8
 
 
 def test_every_figure_can_be_drawn(done):
@@ -192,6 +199,7 @@ def test_the_command(tmp_path, monkeypatch):
     monkeypatch.setattr(command, "load", lambda *_: tiny())
     path = tmp_path / "run"
     asked = ["prompt", "tiny", "--out", str(path), "--shots", "1", "--prompts", "1", "--alphas", "2", "--no-control"]
+    asked += ["--threads", "1"]
     shown = CliRunner().invoke(app, [*asked, "-q"])
     assert (
         shown.exit_code == 0 and "A clue for Ant" in shown.output and "[cannot tell:" in " ".join(shown.output.split())

@@ -56,7 +56,9 @@ def test_words_and_their_shots():
     every = choose_shots(TABLE, ANT, n)
     assert ANT not in every and len(set(every)) == n and {e.category for e in every} == {"animals"}
     assert SHOTS == choose_shots(TABLE, ANT, 3) != choose_shots(TABLE, ANT, 3, seed=1)
-    with pytest.raises(hs.InputError, match=rf"{n + 1} shots were asked for; the table has {n} words in 'animals' besides 'Ant'"):
+    with pytest.raises(
+        hs.InputError, match=rf"{n + 1} shots were asked for; the table has {n} words in 'animals' besides 'Ant'"
+    ):
         choose_shots(TABLE, ANT, n + 1)
     with pytest.raises(hs.InputError, match="at least 0"):
         choose_shots(TABLE, ANT, -1)

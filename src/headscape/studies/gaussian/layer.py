@@ -188,13 +188,14 @@ def _after_rows(data: LayerData, reading: Reading, head: int) -> list[Row]:
         return []
     n_input, n_head = data.probs.shape[:2]
     values = data.values[:, head * data.values.shape[1] // n_head].astype(float)
-    parts = {"values": values[:, reading.content], "measured": data.outputs[:, head, reading.content].astype(float)}
-    rows: list[Row] = [{} for _ in folds(n_input)]
-    if n_input > 1:
-        probs = data.probs[:, head].astype(float)
-        fixed = (probs.sum(axis=0) - probs) / (n_input - 1)
-        parts["propagated"] = (fixed @ values)[:, reading.content]
-        rows = _moments_off(parts["measured"], parts["propagated"])
+    probs, content = data.probs[:, head].astype(float), reading.content
+    parts = {"values": values[:, content], "measured": data.outputs[:, head, content].astype(float)}
+    rows: list[Row] = []
+    for fold in folds(n_input):
+        fixed = _with_fixed_weights(without(probs, fold), without(values, fold))[:, content]
+        rows.append(_moments_off(without(parts["measured"], fold), fixed) if len(fixed) > 1 else {})
+        if fold == 0 and n_input > 1:
+            parts["propagated"] = fixed
     tokens = parts["values"]
     try:
         subspace = principal_subspace(tokens.reshape(-1, tokens.shape[-1]), N_COMPONENTS)
@@ -206,24 +207,28 @@ def _after_rows(data: LayerData, reading: Reading, head: int) -> list[Row]:
     return rows
 
 
-def _moments_off(measured: Array, propagated: Array) -> list[Row]:
-    """How far the propagated moments are off, on all inputs and with each left out."""
-    outer, guess = (x.swapaxes(1, 2) @ x for x in map(_centred, (measured, propagated)))
-    halves = relative_difference(*_half_covariances(measured)) if len(measured) > 3 else float("nan")
-    rows = []
-    for fold in folds(len(measured)):
-        S, S_p = without(outer, fold).sum(axis=0), without(guess, fold).sum(axis=0)
-        means = (without(x, fold).mean(axis=0) for x in (propagated, measured))
-        ratio = float(np.trace(S_p) / np.trace(S)) if np.trace(S) > 0 else float("nan")
-        row = {"mean_off": relative_difference(*means), "covariance_off": relative_difference(S_p, S)}
-        rows.append(row | {"trace_ratio": ratio, "covariance_halves": halves})
-    return rows
+def _with_fixed_weights(probs: Array, values: Array) -> Array:
+    """Outputs (n_input, n, dim) had each input been given the mean map of the others."""
+    return np.asarray((probs.sum(axis=0) - probs) / max(len(probs) - 1, 1) @ values)
 
 
-def _half_covariances(tokens: Array) -> list[Array]:
-    """Covariances of two halves of the inputs, each about its own means."""
-    halves = [_centred(tokens[start::2]) for start in (0, 1)]
-    return [np.einsum("bni,bnj->ij", half, half) / len(half) for half in halves]
+def _moments_off(measured: Array, propagated: Array) -> Row:
+    """How far the propagated moments are from the measured ones."""
+
+    def covariance(tokens: Array) -> Array:
+        flat = _centred(tokens).reshape(-1, tokens.shape[-1])
+        return np.asarray(flat.T @ flat / len(flat))
+
+    S, S_p = covariance(measured), covariance(propagated)
+    trace = float(np.trace(S))
+    found = {
+        "mean_off": relative_difference(propagated.mean(axis=0), measured.mean(axis=0)),
+        "covariance_off": relative_difference(S_p, S),
+        "trace_ratio": float(np.trace(S_p)) / trace if trace else float("nan"),
+    }
+    if len(measured) > 3:  # each half has a mean of its own
+        found["covariance_halves"] = relative_difference(*(covariance(measured[start::2]) for start in (0, 1)))
+    return found
 
 
 def _information(name: str, tokens: Array, seed: int) -> list[Row]:

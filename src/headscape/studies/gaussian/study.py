@@ -26,7 +26,7 @@ from headscape.studies.gaussian.layer import COLUMNS, Reading, State, measure_la
 from headscape.studies.gaussian.result import GaussianResult
 from headscape.studies.work.engines import cores
 from headscape.studies.work.folder import Folder, study_folder
-from headscape.studies.work.handing import Handing
+from headscape.studies.work.handing import Handing, models_for
 from headscape.studies.work.how import How, Steps, Work
 from headscape.studies.work.models import Loader, models_of
 from headscape.studies.work.units import reachable, run_units
@@ -198,6 +198,8 @@ class _Study:
 
     def run(self, model: Model | None, control: Model | None) -> GaussianResult:
         """Measure layers and states, then versions by depth, then tokens."""
+        from headscape.studies.gaussian.units import Task
+
         left_out = ["all that needs the model"] if model is None else []
         found = self._layers(model, "")
         arrays: dict[str, Array] = {}
@@ -206,12 +208,16 @@ class _Study:
             found |= {f"control_{name}": value for name, value in self._layers(control, "control-").items()}
             found = {name.replace("control_heads", "control"): value for name, value in found.items()}
         if model is not None:
-            with reachable(self.captured, self.work.engine, self.folder.units) as source:
-                arrays = self._depth([model] if control is None else [model, control], source, left_out)
+            models = {"model": model} | ({} if control is None else {"control": control})
+            given, work = models_for(self.work, models)
+            with reachable(self.captured, work.engine, self.folder.units) as source:
+                same = (self.facts["block"], self.facts["batches"], self.asked.reading.content, self.facts["seed"])
+                tasks = {name: Task(given[name], source, *same, work.threads) for name in models}
+                arrays = self._depth(models, tasks, work, left_out)
                 if self.asked.ids is None:
                     left_out.append("embeddings and next tokens: the inputs are not text")
                 else:
-                    more, neighbours = self._tokens(model, source, left_out)
+                    more, neighbours = self._tokens(model, tasks["model"], work, left_out)
                     arrays |= more
         found.pop("control_information_facts", None)
         reading = self.asked.reading
@@ -298,35 +304,29 @@ class _Study:
             raise InputError("the captured inputs differ in length; capture again without --keep-short")
         return list(np.stack(kept, axis=1))
 
-    def _task(self, model: Model, source: Capture | Path) -> Task:
-        from headscape.attention.sending import sent
-        from headscape.studies.gaussian.units import Task
-
-        given = (sent(model, self.work.engine.apart), source, self.facts["block"], self.facts["batches"])
-        return Task(*given, self.asked.reading.content, self.facts["seed"], self.work.threads)
-
-    def _depth(self, models: Sequence[Model], source: Capture | Path, left_out: list[str]) -> dict[str, Array]:
+    def _depth(
+        self, models: Mapping[str, Model], tasks: Mapping[str, Task], work: Work, left_out: list[str]
+    ) -> dict[str, Array]:
         """Spread of the tokens by depth for every version: arrays depth/NAME, position/NAME, floor/NAME."""
         from headscape.attention.watching import layers_and_outputs
         from headscape.studies.gaussian.units import VERSIONS, measure_version
 
         try:
-            layers_and_outputs(models[0])
+            layers_and_outputs(models["model"])
         except InputError as error:
             left_out.append(f"versions by depth: {error}")
             return {}
-        versions = [(name, models[0], options) for name, options in VERSIONS.items()]
-        for control in models[1:]:
-            versions += [("random weights", control, {}), ("random weights, no skip", control, {"skip": False})]
+        versions = [(name, "model", options) for name, options in VERSIONS.items()]
+        if "control" in models:
+            versions += [("random weights", "control", {}), ("random weights, no skip", "control", {"skip": False})]
         units = {
-            name: (self.unit("depth", one, options), self._task(one, source), options)
-            for name, one, options in versions
+            name: (self.unit("depth", models[one], options), tasks[one], options) for name, one, options in versions
         }
-        run_units(measure_version, units, self.work, self.work.stage("versions by depth", len(units)))
+        run_units(measure_version, units, work, work.stage("versions by depth", len(units)))
         found = {name: read_arrays(unit[0])[0] for name, unit in units.items()}
         return {f"{what}/{name}": array for name, arrays in found.items() for what, array in arrays.items()}
 
-    def _tokens(self, model: Model, source: Capture | Path, left_out: list[str]) -> tuple[dict[str, Array], Any]:
+    def _tokens(self, model: Model, task: Task, work: Work, left_out: list[str]) -> tuple[dict[str, Array], Any]:
         """Embeddings and next tokens, and rows of nearest neighbours."""
         from headscape.studies.gaussian.units import measure_tokens
 
@@ -335,7 +335,6 @@ class _Study:
         if model.task != "causal-lm":
             left_out.append(f"the model's own next tokens: {model.source} predicts none")
         path = self.unit("tokens", model)
-        units = {"tokens": (path, self._task(model, source))}
-        run_units(measure_tokens, units, self.work, self.work.stage("tokens", 1))
+        run_units(measure_tokens, {"tokens": (path, task)}, work, work.stage("tokens", 1))
         arrays, said = read_arrays(path)
         return arrays, json.loads(said["neighbours"])

@@ -24,6 +24,7 @@ from headscape.storage import read_arrays
 from headscape.studies.prompt.result import PromptResult
 from headscape.studies.prompt.text import Entry, Layout, chat_text, choose_shots, find_entry, plain_text, read_table
 from headscape.studies.work.folder import study_folder
+from headscape.studies.work.handing import models_for
 from headscape.studies.work.how import How, Work
 from headscape.studies.work.units import run_units
 
@@ -151,14 +152,13 @@ def _measured(
     work: Work,
 ) -> dict[str, Any]:
     """Measure every version of the model; the trained one first, for all are shown the clues that it writes."""
-    from headscape.attention.sending import sent
     from headscape.statistics.edits import scaling_law
     from headscape.studies.prompt.versions import encode, measure_version, versions_of
 
     law = scaling_law(models["model"])
     versions = versions_of(alphas, "control" in models, law.exception.startswith("QK-norm"))
     paths = {version.name: unit(vars(version)) for version in versions}
-    given = {name: sent(one, work.engine.apart) for name, one in models.items()}
+    given, work = models_for(work, models)
     steps = work.stage("versions of the model", len(versions))
     for part, asked in ((versions[:1], task), (versions[1:], replace(task, trained=paths["trained"]))):
         units = {

@@ -1,21 +1,43 @@
-"""Units whose data are in memory: run a few at a time, and handed to other processes through files."""
+"""What units need that is in memory, handed to other processes: data through files, models by name."""
 
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Callable
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from headscape.records import save_record
+from headscape.studies.work.engines import LocalEngine
 from headscape.studies.work.how import Steps, Work
 from headscape.studies.work.units import run_units
 
-__all__ = ["Handing"]
+if TYPE_CHECKING:
+    from headscape.attention.models import Model
+    from headscape.attention.sending import Named
+
+__all__ = ["Handing", "models_for"]
 
 AHEAD = 8
 """Units handed to other processes at a time, at least."""
+
+
+def models_for(work: Work, models: Mapping[str, Model]) -> tuple[Mapping[str, Model | Named], Work]:
+    """Models as units take them (`attention.sending.received`), and how to run those units.
+
+    Other processes get names, and load the models themselves. They cannot load one that was made by hand: its units
+    run in this process, one after the other.
+    """
+    if not work.engine.apart:
+        return models, work
+    from headscape.attention.sending import named
+
+    names = {key: name for key, model in models.items() if (name := named(model)) is not None}
+    if len(names) < len(models):
+        work.say("a model that has no files cannot be loaded by other processes: what runs it stays in this one")
+        return models, replace(work, engine=LocalEngine())
+    return names, work
 
 
 @dataclass
