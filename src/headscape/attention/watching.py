@@ -32,8 +32,8 @@ __all__ = ["LayerData", "by_depth", "in_double", "joined", "layers_and_outputs",
 Array = npt.NDArray[Any]
 OFF = 1e-3
 """Largest relative difference between what is rebuilt (rotated queries, scaled products) and what the model has."""
-ROUNDING = 4096
-"""Units of rounding that tens of layers can add up to; a spread below so many of them is not a measurement."""
+ROUNDING = 256
+"""Units of rounding below which a spread of tokens is not a measurement; tokens that are one show some 10 of them."""
 
 
 class _SeenError(Exception):

@@ -100,13 +100,14 @@ def test_what_is_below_rounding_has_no_interval(result):
         arrays[f"depth/{name}"] = arrays[f"depth/{name}"].copy()
         arrays[f"depth/{name}"][:, -1, 0] = rng.uniform(1e-16, 9e-16, 8)
     found = by_claim(changed(result, arrays=arrays))
-    assert "to less than 9e-13, the numerical precision (n = 8)" in found["mixture-alone"].text
+    assert "to less than 6e-14, the numerical precision," in found["mixture-alone"].text
     assert "e-16" not in found["mixture-alone"].text and found["mixture-alone"].holds
+    assert found["mixture-alone"].judgement.why.startswith("5.68e-14 lies below 0.1")  # a bound, not an interval
     assert found["spectra"].verdict == "cannot tell" and "numerical precision" in found["spectra"].judgement.why
-    assert found["spectra"].text.count("less than 9e-13") == 3 and "e-16" not in found["spectra"].text
+    assert found["spectra"].text.count("less than 6e-14") == 3 and "e-16" not in found["spectra"].text
     figure = next(f for f in changed(result, arrays=arrays).figures() if f.id == "mixture-spread")
     lines = {line["name"]: line for line in figure.data["series"]}
-    assert lines["no skip"]["y"][-1] == lines["numerical precision"]["y"][-1] == 4096 * 2**-52
+    assert lines["no skip"]["y"][-1] == lines["numerical precision"]["y"][-1] == 256 * 2**-52
 
 
 def test_larger_spectra_are_judged_by_pairs_of_inputs(result):

@@ -53,7 +53,7 @@ def test_spreads_by_depth_are_measured_on_content_and_in_float64_without_skip(ll
     np.testing.assert_allclose(result.arrays["depth/no skip"][1, 2], token_spread(states[2][1, 1:]), rtol=1e-12)
     states = by_depth(model, samples)
     np.testing.assert_allclose(result.arrays["depth/trained"][1, 2], token_spread(states[2][1, 1:]), rtol=1e-6)
-    assert result.arrays["floor/no skip"][0] == 4096 * 2**-52 and result.arrays["floor/trained"][0] == 4096 * 2**-23
+    assert result.arrays["floor/no skip"][0] == 256 * 2**-52 and result.arrays["floor/trained"][0] == 256 * 2**-23
 
 
 def test_embeddings_are_taken_at_the_scale_that_the_model_uses():

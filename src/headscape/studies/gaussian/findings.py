@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
-from headscape.intervals import Interval, jackknife, mean_interval
+from headscape.intervals import Interval, exactly, jackknife, mean_interval
 from headscape.results import Finding
 from headscape.statistics.gaussian import SAMPLES_PER_DIMENSION
 from headscape.studies.gaussian.result import over_inputs
@@ -117,13 +117,16 @@ def _tested(
     statistic: Interval,
     *,
     random: Interval | None = None,
-    least: int = LEAST_INPUTS,
+    n: int | None = None,
     **rule: Any,
 ) -> Finding:
-    """A finding and its verdict by the rule of `judge`; `random` is the statistic of random weights, where known."""
-    judgement = judge(statistic, **rule)
-    if statistic.n < least:
-        judgement = cannot_tell(f"{statistic.n} of the {least} inputs this takes; capture more, or use more --batches")
+    """A finding and its verdict by the rule of `judge`; `random` is the statistic of random weights, where known.
+
+    n is the number of inputs behind the statistic, where it does not know it itself.
+    """
+    judgement, n = judge(statistic, **rule), statistic.n if n is None else n
+    if n < LEAST_INPUTS:
+        judgement = cannot_tell(f"{n} of the {LEAST_INPUTS} inputs this takes; capture more, or use more --batches")
     holds, fails = CLAIMS[claim]
     asked = f"It cannot be told whether {holds[0].lower()}{holds[1:]}"
     opening = {"holds": holds, "does not hold": fails, "cannot tell": asked}[judgement.verdict]
@@ -260,8 +263,7 @@ def _spread(r: GaussianResult, name: str, depth: int = -1) -> tuple[Interval, st
     """||X - mean|| / ||X|| of a version at a depth, and as text; what is below the numerical precision is called that."""
     values, floor = r.arrays[f"depth/{name}"][:, depth, 0], float(r.arrays[f"floor/{name}"][0])
     if values.mean() < floor:
-        most = mean_interval(np.full(len(values), floor))
-        return most, f"less than {floor:.1g}, the numerical precision (n = {len(values)})"
+        return exactly(floor), f"less than {floor:.1g}, the numerical precision"
     return mean_interval(values), str(mean_interval(values))
 
 
@@ -280,8 +282,8 @@ def _mixture(r: GaussianResult) -> list[Finding]:
         rest = f". ||X - mean|| / ||X|| goes, first to last: {'; '.join(parts)}. Tokens count as one at {MIXED:g}."
         ends = [_spread(r, name)[0] for name in names if f"depth/{name}" in r.arrays]
         rule: dict[str, Any] = {"below": MIXED, "control": "the spread at which tokens count as one"}
-        random = ends[1] if len(ends) > 1 else None
-        found.append(_tested(claim, "mixture-spread", rest, ends[0], random=random, **rule))
+        random, n = ends[1] if len(ends) > 1 else None, len(r.arrays["depth/trained"])
+        found.append(_tested(claim, "mixture-spread", rest, ends[0], random=random, n=n, **rule))
     share = r.arrays["position/trained"]
     if np.isfinite(share).all():
         text = (
@@ -319,7 +321,7 @@ def _embeddings(r: GaussianResult) -> list[Finding]:
         f"{100 * chance:.2g} %."
     )
     control = f"random normal vectors in {dim} dimensions"
-    sphere = _tested("sphere", "norms", rest, spread, least=2, below=chance, control=control)
+    sphere = _tested("sphere", "norms", rest, spread, below=chance, control=control)
     means = {name: mean_interval(e[name]) for name in e if name not in ("dim", "norms", "norms_text")}
     gap = mean_interval(e["entropy"] - e["entropy_random"])
     rest = (
@@ -327,7 +329,7 @@ def _embeddings(r: GaussianResult) -> list[Finding]:
         f"(difference {gap}); log n - l^2/2n gives {means['entropy_predicted'].value:.4g}, log n is {log:.4g}."
     )
     size, control = gap if gap.value >= 0 else gap.scaled(-1), f"{FLAT:.0%} of log n counts as no difference"
-    seen = _tested("softmax", "embedding-entropy", rest, size, least=2, below=FLAT * log, control=control)
+    seen = _tested("softmax", "embedding-entropy", rest, size, below=FLAT * log, control=control)
     near = (
         f"The nearest other embedding (of at most 20,000) has a cosine of {means['nearest']}, for random vectors "
         f"{means['nearest_random']}; a pair has {means['pairs']} on average, random ones {means['pairs_random']}. Here n "
