@@ -12,11 +12,12 @@ import zoo
 from headscape.attention.models import wrap_module
 from headscape.attention.samples import Sample
 from headscape.attention.watching import by_depth, in_double, watch_layers
+from headscape.captures import Capture
 from headscape.cli import gaussian as command
 from headscape.cli.shared import app
+from headscape.statistics.layer import COLUMNS
 from headscape.statistics.mixture import token_spread
 from headscape.studies import open_result
-from headscape.studies.gaussian.layer import COLUMNS
 from headscape.studies.gaussian.result import GaussianResult
 from headscape.studies.gaussian.study import gaussian
 from headscape.studies.gaussian.units import VERSIONS, embedded
@@ -181,6 +182,15 @@ def test_hidden_states_without_a_model(tmp_path):
     result = gaussian(cap, model=None)
     assert result.information.shape == (3, 4, 3) and not result.has("rank90") and result.n_token == 20
     assert len(result.heads) == 8 and [f.claim for f in result.findings() if f.claim] == ["gaussian.distance"]
+
+
+def test_inputs_of_different_lengths_without_a_model(tmp_path):
+    from tiny import captured
+
+    _, one = captured("llama", keep=("hidden", "probs"), tokens=20)
+    _, two = captured("llama", keep=("hidden", "probs"), tokens=21)
+    with pytest.raises(hs.InputError, match="differ in length"):
+        gaussian(Capture.in_memory([one.batch(0), two.batch(0)]), model=None)
 
 
 def test_nothing_kept_that_could_be_measured(tmp_path):

@@ -8,18 +8,20 @@ import pytest
 from typer.testing import CliRunner
 
 import headscape as hs
+from headscape.attention.mean_maps import mean_maps
 from headscape.cli import prompt as command
 from headscape.cli.shared import app
 from headscape.report.drawing import draw
 from headscape.report.gather import gather
 from headscape.report.pictures import picture
 from headscape.runs import Run
+from headscape.statistics.maps import row_entropy
 from headscape.studies import open_result
 from headscape.studies.prompt.maps import MEASURES, measure_map
 from headscape.studies.prompt.result import PromptResult
 from headscape.studies.prompt.study import prompt
 from headscape.studies.prompt.text import choose_shots, find_entry, plain_text, read_table
-from headscape.studies.prompt.versions import encode, look
+from headscape.studies.prompt.versions import encode
 from writers import saved, tiny
 
 TABLE = read_table()
@@ -71,7 +73,7 @@ def test_scaled_spectra_are_scaled_scores_in_the_first_layer(done):
     model, _, result = done
     ids, layout = encode(model, plain_text(ANT, choose_shots(TABLE, ANT, 2)).with_answer(result.clues["trained"][0]))
     with hs.scale_scores(model, [(0, h) for h in range(4)], 4.0):
-        expected = measure_map(look(model, ids).mean[0], layout)
+        expected = measure_map(mean_maps(model, ids, row_entropy).mean[0], layout)
     found = result.measures[result.versions.index("alpha 2"), 0, 0]
     for name in ("self", "within", "entropy", "largest"):
         assert found[MEASURES.index(name)] == pytest.approx(expected[name], rel=1e-4)

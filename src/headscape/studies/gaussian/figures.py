@@ -11,8 +11,10 @@ import pandas as pd
 
 from headscape.intervals import Interval, mean_interval
 from headscape.results import FigureSpec, table_figure
-from headscape.studies.gaussian.findings import MIXED, SOURCE
+from headscape.statistics.thesis import THESIS
+from headscape.studies.gaussian.findings import MIXED
 from headscape.studies.gaussian.result import over_inputs
+from headscape.studies.work.series import level, line
 
 if TYPE_CHECKING:
     from headscape.studies.gaussian.result import GaussianResult
@@ -57,7 +59,7 @@ def _table(r: GaussianResult) -> FigureSpec:
         title="Gaussians against the model",
         read=f"Medians over {len(r.heads)} heads, with 95 % intervals over inputs. Predictions come from Gaussians fitted to the queries "
         "and keys before rotation, which are the Gaussians of the layer's inputs mapped by its weights; rotations are those of the distances "
-        f"0, 1, 4, 16 and 64, and scores are measured at the same distances. Source of the statements: {SOURCE}.",
+        f"0, 1, 4, 16 and 64, and scores are measured at the same distances. Source of the statements: {THESIS}.",
         caveat="The first token is left out: it is the same in every input and far from all others.",
         alt="Table of predicted and measured medians over heads.",
     )
@@ -83,12 +85,12 @@ def _points(frame: pd.DataFrame, x: str, groups: dict[str, str], log: bool = Fal
     names = [f"{b}.{n}.{h}" for b, n, h in zip(frame["block"], frame["layer"], frame["head"], strict=True)]
     every = frame[[x, *groups.values()]].to_numpy(dtype=float)
     ends = np.nanmin(every), np.nanmax(every)
-    line = np.geomspace(*ends, 60) if log else np.linspace(*ends, 60)
+    equal = np.geomspace(*ends, 60) if log else np.linspace(*ends, 60)
     return {
-        "x": np.concatenate([*[frame[x].to_numpy()] * len(groups), line]),
-        "y": np.concatenate([*(frame[y].to_numpy() for y in groups.values()), line]),
-        "names": names * len(groups) + ["equal"] * len(line),
-        "group": [name for name in groups for _ in names] + ["equal"] * len(line),
+        "x": np.concatenate([*[frame[x].to_numpy()] * len(groups), equal]),
+        "y": np.concatenate([*(frame[y].to_numpy() for y in groups.values()), equal]),
+        "names": names * len(groups) + ["equal"] * len(equal),
+        "group": [name for name in groups for _ in names] + ["equal"] * len(equal),
     }
 
 
@@ -130,19 +132,6 @@ def _self(r: GaussianResult) -> FigureSpec:
     )
 
 
-def _line(name: str, x: Any, ends: Sequence[Interval], dash: str | None = None) -> dict[str, Any]:
-    """A line with its intervals where all of them are known."""
-    line: dict[str, Any] = {"name": name, "x": np.asarray(x), "y": np.array([end.value for end in ends])}
-    if ends and all(end.known for end in ends):
-        line |= {"low": np.array([end.low for end in ends]), "high": np.array([end.high for end in ends])}
-    return line | ({"dash": dash} if dash else {})
-
-
-def _level(name: str, x: Any, y: float) -> dict[str, Any]:
-    """A reference line."""
-    return {"name": name, "x": np.asarray(x), "y": np.full(len(x), y), "dash": "dot"}
-
-
 def _information(r: GaussianResult) -> FigureSpec:
     assert r.information is not None
     assert r.information_facts is not None
@@ -152,17 +141,17 @@ def _information(r: GaussianResult) -> FigureSpec:
         return [over_inputs(list(row), float) for row in found]
 
     series = [
-        _line("embeddings" if depth == 0 else f"after layer {depth - 1}", r.distances, ends(r.information[depth]))
+        line("embeddings" if depth == 0 else f"after layer {depth - 1}", r.distances, ends(r.information[depth]))
         for depth in depths
     ]
     if r.control_information is not None:
-        series.append(_line("random weights, last", r.distances, ends(r.control_information[-1]), "dash"))
+        series.append(line("random weights, last", r.distances, ends(r.control_information[-1]), "dash"))
     kept = r.information_facts[depths, 0, 2]
     return FigureSpec(
         id="information",
         title="Mutual information by distance",
         kind="lines",
-        data={"series": [*series, _level("shuffled pairs", r.distances, 0.0)]},
+        data={"series": [*series, level("shuffled pairs", r.distances, 0.0)]},
         read="Of two tokens in their 32 leading principal components, beyond that of shuffled pairs, with 95 % intervals over inputs. The "
         f"components keep {kept.min():.0%} to {kept.max():.0%} of the variance.",
         caveat="Of Gaussians fitted to the tokens: what is not linear between them is not seen.",
@@ -205,7 +194,7 @@ def _by_layer(
             known = r.frames[source][0].dropna(subset=column)["layer"].unique()
             means = [frame.groupby("layer")[column].mean() for frame in r.frames[source]]
             ends = [over_inputs([mean[layer] for mean in means], float) for layer in known]
-            series.append(_line(name or source, known, ends, "dash" if column.endswith("propagated") else None))
+            series.append(line(name or source, known, ends, "dash" if column.endswith("propagated") else None))
     return series
 
 
@@ -215,7 +204,7 @@ def _propagated(r: GaussianResult) -> FigureSpec:
         id="propagated",
         title="Covariance after attention: propagated over measured",
         kind="lines",
-        data={"series": [*series, _level("equal", series[0]["x"], 1.0)]},
+        data={"series": [*series, level("equal", series[0]["x"], 1.0)]},
         read="Trace of the covariance of a head's output if the weights were fixed (the mean map of the other inputs), over the measured one; "
         "mean over heads with 95 % intervals over inputs. 1 would be correct.",
         caveat="The mean map is itself taken from few inputs.",
@@ -255,7 +244,7 @@ def _depth(r: GaussianResult, part: int) -> FigureSpec:
         dash = "dot" if name.startswith("random") else "dash" if "no skip" in name else None
         values, floor = spread[:, :, part], float(r.arrays[f"floor/{name}"][0])
         shown = values if part else np.maximum(values, floor)
-        series.append(_line(name, np.arange(values.shape[1]), [mean_interval(column) for column in shown.T], dash))
+        series.append(line(name, np.arange(values.shape[1]), [mean_interval(column) for column in shown.T], dash))
         if part:
             continue
         for end in ("low", "high"):
@@ -263,7 +252,7 @@ def _depth(r: GaussianResult, part: int) -> FigureSpec:
                 series[-1][end] = np.maximum(series[-1][end], floor)
     x = series[0]["x"]
     what, floor = "Cosine of two tokens" if part else "Spread of tokens", float(r.arrays["floor/no skip"][0])
-    series += [] if part else [_level("tokens count as one", x, MIXED), _level("numerical precision", x, floor)]
+    series += [] if part else [level("tokens count as one", x, MIXED), level("numerical precision", x, floor)]
     formula = "Mean cosine of different tokens of an input; 1 when they are one." if part else "||X - mean|| / ||X||."
     return FigureSpec(
         id="mixture" if part else "mixture-spread",
@@ -305,7 +294,7 @@ def _rank(r: GaussianResult) -> FigureSpec:
         id="rank",
         title="Singular values for 90 % of a map",
         kind="lines",
-        data={"series": [*series, _level("log n", series[0]["x"], float(np.log(r.n_token)))]},
+        data={"series": [*series, level("log n", series[0]["x"], float(np.log(r.n_token)))]},
         read="Mean over the heads of a layer with 95 % intervals over inputs, beside log n.",
         caveat="A map that looks at one key for every query needs few, one that looks at each token's neighbour needs nearly all.",
         alt="Lines of the number of singular values by layer beside log n.",

@@ -12,7 +12,9 @@ import pandas as pd
 from headscape.intervals import Interval, exactly, jackknife, mean_interval
 from headscape.results import Finding
 from headscape.statistics.gaussian import SAMPLES_PER_DIMENSION
+from headscape.statistics.thesis import THESIS
 from headscape.studies.gaussian.result import over_inputs
+from headscape.studies.work.sentences import opening
 from headscape.verdicts import cannot_tell, judge
 
 if TYPE_CHECKING:
@@ -36,10 +38,6 @@ SIGNIFICANT = 0.01
 FLAT = 0.01
 """Share of log n by which two entropies of softmax may differ and still count as equal."""
 _WITHIN = {"below": CLOSE, "control": f"relative error that {NEARLY_ALL:.0%} of heads must not exceed"}
-SOURCE = (
-    'M. V. Wertich, "Exploring the Hidden Structures of Attention Layers in Transformer Models through the Lens of '
-    'Gaussian Distributions" (bachelor thesis, Mainz, 2024)'
-)
 CLAIMS = {  # id: how the finding opens when the claim holds, and when it does not
     "scores": (
         "The spread of attention scores follows from Gaussians and weights",
@@ -85,7 +83,7 @@ CLAIMS = {  # id: how the finding opens when the claim holds, and when it does n
 def findings(r: GaussianResult) -> list[Finding]:
     """Each statement of the thesis that can be tested on this model, with the rule by which it holds or not."""
     text = (
-        f"Tested are the statements of {SOURCE}. Numbers are medians over {len(r.heads)} heads unless they say otherwise, "
+        f"Tested are the statements of {THESIS}. Numbers are medians over {len(r.heads)} heads unless they say otherwise, "
         "with 95 % intervals over inputs."
     )
     found = [Finding(text, "gaussian-overview")]
@@ -127,12 +125,9 @@ def _tested(
     judgement, n = judge(statistic, **rule), statistic.n if n is None else n
     if n < LEAST_INPUTS:
         judgement = cannot_tell(f"{n} of the {LEAST_INPUTS} inputs this takes; capture more, or use more --batches")
-    holds, fails = CLAIMS[claim]
-    asked = f"It cannot be told whether {holds[0].lower()}{holds[1:]}"
-    opening = {"holds": holds, "does not hold": fails, "cannot tell": asked}[judgement.verdict]
     if judgement.verdict == "holds" and random is not None and judge(random, **rule).verdict == "holds":
         rest += " It holds with random weights too, so it is not learnt."
-    return Finding(f"{opening}{rest}", figure, judgement, f"gaussian.{claim}")
+    return Finding(opening(judgement, *CLAIMS[claim]) + rest, figure, judgement, f"gaussian.{claim}")
 
 
 def _of_heads(

@@ -72,10 +72,10 @@ OVERVIEW = {
 class GaussianResult(Result):
     """A model compared with its Gaussians.
 
-    `heads` has one row per head with the columns of `layer.COLUMNS`; folds (n_input, n_head, n_column) has the same
+    `heads` has one row per head with the columns of `statistics.layer.COLUMNS`; folds (n_input, n_head, n_column) has the same
     with each input left out. control and control_folds are those of random weights. information is (n_depth,
     n_distance, 1 + n_input): mutual information of tokens beyond that of shuffled pairs, before each layer and after
-    the last, of all inputs and with each left out; information_facts (n_depth, n_distance, 3) by `layer.FACTS`. arrays
+    the last, of all inputs and with each left out; information_facts (n_depth, n_distance, 3) by `statistics.layer.FACTS`. arrays
     holds, by name, depth/VERSION (n_input, n_depth, 2: residual, cosine), position/VERSION (n_depth,), floor/VERSION
     (1,: numerical precision), next/SOURCE/facts (n_input, n_fact) and /spectrum (n_input, k), and embedding/*.
     settings["left_out"] says what could not be measured and why.

@@ -21,8 +21,9 @@ from headscape.captures import Capture, open_capture
 from headscape.errors import HeadscapeError, InputError
 from headscape.runs import Run
 from headscape.statistics.cosines import cosines
+from headscape.statistics.layer import COLUMNS, Reading
 from headscape.storage import read_arrays
-from headscape.studies.gaussian.layer import COLUMNS, Reading, State, measure_layer, measure_state
+from headscape.studies.gaussian.layer import State, measure_layer, measure_state
 from headscape.studies.gaussian.result import GaussianResult
 from headscape.studies.work.engines import cores
 from headscape.studies.work.folder import Folder, study_folder
@@ -92,9 +93,7 @@ def gaussian(
     captured = open_capture(source)
     chosen = captured.block(block)
     if chosen.endswith(".cross"):
-        raise InputError(
-            f"{chosen} pairs tokens of two texts; this study is about self-attention, choose another block"
-        )
+        raise InputError(f"{chosen} pairs tokens of two texts; this study is about self-attention, choose another")
     if control and not model:
         raise InputError("random weights are measured beside the model; leave out --random-weights, or allow the model")
     without = "only what needs no model is measured"
@@ -150,8 +149,12 @@ def _kept(captured: Capture, facts: Mapping[str, Any]) -> _Asked:
             "without the model this study needs probs or hidden states, and the capture keeps "
             f"{', '.join(captured.kept)}; capture again with --keep probs,hidden, or let it load the model"
         )
-    first = captured.batch(0)
-    n_token = next(first.read(name).shape[-2] for name in first.names if name.startswith(("probs/", "hidden/")))
+    batches = [captured.batch(i) for i in range(facts["batches"])]
+    first = next(name for name in batches[0].names if name.startswith(("probs/", "hidden/")))
+    lengths = {batch.read(first).shape[-2] for batch in batches}
+    if len(lengths) > 1:
+        raise InputError("the captured inputs differ in length; capture again without --keep-short")
+    n_token = lengths.pop()
     return _Asked(n_token, _reading(captured, facts, slice(1, n_token), n_token))
 
 
@@ -201,12 +204,9 @@ class _Study:
         from headscape.studies.gaussian.units import Task
 
         left_out = ["all that needs the model"] if model is None else []
-        found = self._layers(model, "")
+        own, other = self._layers(model, ""), {} if control is None else self._layers(control, "control-")
         arrays: dict[str, Array] = {}
         neighbours: list[list[str]] = []
-        if control is not None:
-            found |= {f"control_{name}": value for name, value in self._layers(control, "control-").items()}
-            found = {name.replace("control_heads", "control"): value for name, value in found.items()}
         if model is not None:
             models = {"model": model} | ({} if control is None else {"control": control})
             given, work = models_for(self.work, models)
@@ -219,7 +219,6 @@ class _Study:
                 else:
                     more, neighbours = self._tokens(model, tasks["model"], work, left_out)
                     arrays |= more
-        found.pop("control_information_facts", None)
         reading = self.asked.reading
         return GaussianResult(
             block=self.facts["block"],
@@ -229,7 +228,10 @@ class _Study:
             arrays=arrays,
             neighbours=neighbours,
             settings={**self.facts, "content": [reading.content.start, reading.content.stop], "left_out": left_out},
-            **found,
+            **own,
+            control=other.get("heads"),
+            control_folds=other.get("folds"),
+            control_information=other.get("information"),
         )
 
     def _layers(self, model: Model | None, prefix: str) -> dict[str, Any]:
@@ -239,9 +241,8 @@ class _Study:
         heads = [head for head in kept if head.block == block]
         numbers = sorted({head.layer for head in heads}) if model is not None or "probs" in self.captured.kept else []
         layers = {n: self.unit(f"{prefix}layer-{n:04d}", model) for n in numbers}
-        n_depth = (
-            1 + len(numbers) if model is not None else len(self._stored(0)) if "hidden" in self.captured.kept else 0
-        )
+        n_depth = len(self._stored(0)) if model is None and "hidden" in self.captured.kept else 0
+        n_depth = n_depth if model is None else 1 + len(numbers)
         depths = [self.unit(f"{prefix}state-{depth:04d}", model) for depth in range(n_depth)]
         steps = self.work.stage(f"measuring {prefix}layers", len(layers) + len(depths))
         if all(path.exists() for path in (*layers.values(), *depths)):
@@ -257,13 +258,9 @@ class _Study:
         notes = {n: said["note"] for n, (_, said) in zip(layers, read, strict=True)}
         frame["note"] = [notes.get(n, NO_MODEL) for n in frame["layer"]]
         states = [read_arrays(path)[0] for path in depths]
-        information = {name: np.stack([one[name] for one in states]) for name in states[0]} if states else {}
-        return {
-            "heads": frame,
-            "folds": table[1:],
-            "information": information.get("information"),
-            "information_facts": information.get("facts"),
-        }
+        fields = (("information", "information"), ("information_facts", "facts")) if states else ()
+        information = {name: np.stack([one[part] for one in states]) for name, part in fields}
+        return {"heads": frame, "folds": table[1:], **information}
 
     def _stored(self, i: int) -> Array:
         return self.captured.hidden(i, self.facts["block"])
@@ -299,10 +296,7 @@ class _Study:
             take(LayerData(n, None, None, None, None, probs, None, None, float("nan"), NO_MODEL))
         if "hidden" not in self.captured.kept:
             return []
-        kept = [self._stored(i) for i in range(len(batches))]
-        if len({state.shape for state in kept}) > 1:
-            raise InputError("the captured inputs differ in length; capture again without --keep-short")
-        return list(np.stack(kept, axis=1))
+        return list(np.stack([self._stored(i) for i in range(len(batches))], axis=1))
 
     def _depth(
         self, models: Mapping[str, Model], tasks: Mapping[str, Task], work: Work, left_out: list[str]

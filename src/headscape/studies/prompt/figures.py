@@ -11,8 +11,9 @@ import pandas as pd
 
 from headscape.intervals import mean_interval
 from headscape.results import FigureSpec, table_figure
-from headscape.studies.prompt.findings import SOURCE
+from headscape.statistics.thesis import THESIS
 from headscape.studies.prompt.maps import MEASURES
+from headscape.studies.work.series import level, line
 
 if TYPE_CHECKING:
     from headscape.studies.prompt.result import PromptResult
@@ -51,7 +52,7 @@ def _clues(r: PromptResult) -> FigureSpec:
         id="clues",
         title=f"Clues after {r.settings['shots']} examples",
         read="What each version of the model writes, greedily, and its loss (nats per token, with the interval over prompts) on the clues of the "
-        f"table. The experiments are those of {SOURCE}. The prompt of the first: {r.text}",
+        f"table. The experiments are those of {THESIS}, chapter 8. The prompt of the first: {r.text}",
         caveat="One greedy clue is an anecdote; the loss is not.",
         alt="Table of generated clues by version of the model.",
         paper="table 8.1",
@@ -156,12 +157,8 @@ def _with_cosines(r: PromptResult) -> FigureSpec:
 
 
 def _line(name: str, values: Array, dash: str | None = None) -> dict[str, Any]:
-    """Mean over prompts by layer, with its interval."""
-    ends = [mean_interval(column) for column in np.asarray(values).T]
-    line: dict[str, Any] = {"name": name, "x": np.arange(len(ends)), "y": np.array([end.value for end in ends])}
-    if all(end.known for end in ends):
-        line |= {"low": np.array([end.low for end in ends]), "high": np.array([end.high for end in ends])}
-    return line | ({"dash": dash} if dash else {})
+    """Mean over prompts by layer, of values (n_prompt, n_layer), with its interval."""
+    return line(name, np.arange(values.shape[1]), [mean_interval(column) for column in values.T], dash)
 
 
 def _lines(id: str, series: Sequence[dict[str, Any]], **texts: Any) -> FigureSpec:
@@ -169,8 +166,7 @@ def _lines(id: str, series: Sequence[dict[str, Any]], **texts: Any) -> FigureSpe
 
 
 def _level(r: PromptResult, name: str, value: float) -> dict[str, Any]:
-    """A reference line."""
-    return _line(name, np.full((1, r.n_layers), value), "dot")
+    return level(name, np.arange(r.n_layers), value)
 
 
 def _masses(r: PromptResult) -> FigureSpec:

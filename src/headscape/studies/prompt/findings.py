@@ -9,23 +9,50 @@ import numpy as np
 from headscape.intervals import exactly, mean_interval
 from headscape.results import Finding
 from headscape.statistics.edits import EXACT
+from headscape.statistics.thesis import THESIS
 from headscape.studies.prompt.maps import MEASURES
+from headscape.studies.work.sentences import opening
 from headscape.verdicts import Judgement, judge
 
 if TYPE_CHECKING:
     from headscape.studies.prompt.result import PromptResult
 
-__all__ = ["SOURCE", "findings"]
+__all__ = ["CLAIMS", "findings"]
 
 MINIMAL = 0.1
 """Rank correlation below which a relation counts as minimal."""
 FLAT = 0.95
 """Normalized entropy from which attention counts as uniform."""
 LEVEL = 0.05
-SOURCE = (
-    'M. V. Wertich, "Exploring the Hidden Structures of Attention Layers in Transformer Models through the Lens of '
-    'Gaussian Distributions" (bachelor thesis, Mainz, 2024), chapter 8'
-)
+
+
+CLAIMS = {  # id: how the finding opens when the claim holds, and when it does not
+    "depth": (
+        "Maps begin diagonal, spread out and become diagonal again, as Wertich sees",
+        "Maps are not more diagonal in the first and last layers than in the middle, against Wertich",
+    ),
+    "shots": (
+        "Words attend within their shot, beyond what being near gives",
+        "Words do not attend within their shot beyond what being near gives",
+    ),
+    "cosines": (
+        "The cosine of embeddings hardly predicts attention in any layer, as Wertich says",
+        "The cosine of embeddings does predict some attention, against Wertich",
+    ),
+    "random": ("Attention with random weights is uniform", "Attention with random weights is not uniform"),
+    "upscaled": (
+        "Larger spectra make words attend mostly to themselves, as Wertich sees",
+        "Larger spectra do not make words attend mostly to themselves, against Wertich",
+    ),
+    "downscaled": (
+        "Smaller spectra flatten attention and make the clues worse, as Wertich sees",
+        "Smaller spectra do not both flatten attention and make the clues worse, against Wertich",
+    ),
+    "law": (
+        "Scaling both spectra of a layer by alpha multiplies its scores by alpha^2, its input held fixed",
+        "Scaling both spectra of a layer by alpha does not multiply its scores by alpha^2 here",
+    ),
+}
 
 
 def findings(r: PromptResult) -> list[Finding]:
@@ -41,10 +68,8 @@ def findings(r: PromptResult) -> list[Finding]:
     return [*found, _edits(r), _law(r)]
 
 
-def _tested(claim: str, figure: str | None, judgement: Judgement, openings: tuple[str, str, str], rest: str) -> Finding:
-    """A finding that opens by its verdict: holds, does not hold, cannot tell."""
-    verdicts = ("holds", "does not hold", "cannot tell")
-    return Finding(openings[verdicts.index(judgement.verdict)] + rest, figure, judgement, f"prompt.{claim}")
+def _tested(claim: str, figure: str | None, judgement: Judgement, rest: str) -> Finding:
+    return Finding(opening(judgement, *CLAIMS[claim]) + rest, figure, judgement, f"prompt.{claim}")
 
 
 def _weaker(first: Judgement, second: Judgement) -> Judgement:
@@ -58,7 +83,7 @@ def _clue(r: PromptResult) -> Finding:
     text = (
         f"For {r.targets[0]!r} after {r.settings['shots']} examples the model writes “{r.clues['trained'][0].strip()}”. "
         f"Numbers below are means over {len(r.targets)} such prompts, with 95 % intervals over them; the observations "
-        f"tested are those of {SOURCE}."
+        f"tested are those of {THESIS}, chapter 8."
     )
     return Finding(text, "clues")
 
@@ -70,11 +95,6 @@ def _depth(r: PromptResult) -> Finding:
     parts = {"first": own[:, :ends].mean(axis=1), "last": own[:, -ends:].mean(axis=1)}
     gaps = {name: mean_interval(values - middle) for name, values in parts.items()}
     verdict = _weaker(*(judge(gap, above=0.0, control="the middle half of the layers") for gap in gaps.values()))
-    openings = (
-        "Maps begin diagonal, spread out and become diagonal again, as Wertich sees",
-        "Maps are not more diagonal in the first and last layers than in the middle, against Wertich",
-        "Whether maps are more diagonal in the first and last layers cannot be told",
-    )
     uniform = float(r.uniform[:, MEASURES.index("drawn_self")].mean())
     rest = (
         f". Of what a word gives to words and clues (the map that is drawn) {parts['first'].mean():.3f} stays on itself in the "
@@ -82,7 +102,7 @@ def _depth(r: PromptResult) -> Finding:
         f"{uniform:.3f}); first - middle is {gaps['first']}, last - middle {gaps['last']}. Of all its attention a token keeps "
         f"{r.mean('trained', 'self')} on itself."
     )
-    return _tested("depth", "self-mass", verdict, openings, rest)
+    return _tested("depth", "self-mass", verdict, rest)
 
 
 def _values(r: PromptResult) -> Finding:
@@ -99,11 +119,6 @@ def _shots(r: PromptResult) -> Finding:
     share = {name: r.within_share(name).mean(axis=1) for name in ("trained", "distance", "uniform")}
     gain = mean_interval(share["trained"] - share["distance"])
     verdict = judge(gain, above=0.0, control="the same map with content averaged out, which knows distances alone")
-    openings = (
-        "Words attend within their shot, beyond what being near gives",
-        "Words do not attend within their shot beyond what being near gives",
-        "Whether words attend within their shot, beyond what being near gives, cannot be told",
-    )
     control = ""
     if "random weights" in r.versions:
         control = f", {float(r.within_share('random weights').mean()):.2f} with random weights"
@@ -112,18 +127,13 @@ def _shots(r: PromptResult) -> Finding:
         f"included); {float(share['uniform'].mean()):.2f} under uniform attention{control}, and "
         f"{mean_interval(share['distance'])} if attention knew distances alone. The boundary itself adds {gain}."
     )
-    return _tested("shots", "shots", verdict, openings, rest)
+    return _tested("shots", "shots", verdict, rest)
 
 
 def _cosines(r: PromptResult) -> Finding:
     partial = r.tested("partial")
     largest = mean_interval(np.abs(partial).max(axis=1))
     verdict = judge(largest, below=MINIMAL, control="a minimal correlation, in every layer of a prompt")
-    openings = (
-        "The cosine of embeddings hardly predicts attention in any layer, as Wertich says",
-        "The cosine of embeddings does predict some attention, against Wertich",
-        "Whether the cosine of embeddings predicts attention cannot be told",
-    )
     best = int(np.abs(partial.mean(axis=0)).argmax())
     inner, p = mean_interval(r.tested("partial_inner").mean(axis=1)), r.tested("p")
     rest = (
@@ -134,23 +144,18 @@ def _cosines(r: PromptResult) -> Finding:
     )
     if len(r.cosine) > 1:
         rest += f" With random weights it is {mean_interval(r.tested('partial', 'random weights').mean(axis=1))}."
-    return _tested("cosines", "cosines", verdict, openings, rest)
+    return _tested("cosines", "cosines", verdict, rest)
 
 
 def _random(r: PromptResult) -> Finding:
     control = r.mean("random weights", "entropy")
     verdict = judge(control, above=FLAT, control="from here on attention counts as uniform")
-    openings = (
-        "With random weights attention is uniform",
-        "With random weights attention is not uniform",
-        "Whether attention is uniform with random weights cannot be told",
-    )
     single = [r.mean(name, "head_entropy").value for name in ("random weights", "trained")]
     rest = (
         f": its entropy is {control} of the maximum, {r.mean('trained', 'entropy')} when trained (single heads "
         f"{single[0]:.2f} and {single[1]:.2f}). Its clue: “{r.clues['random weights'][0].strip()[:80]}”."
     )
-    return _tested("random", "entropy", verdict, openings, rest)
+    return _tested("random", "entropy", verdict, rest)
 
 
 def _change(r: PromptResult, version: str) -> str:
@@ -170,28 +175,18 @@ def _up(r: PromptResult) -> Finding:
     own = r.of("alpha 2", "drawn_self").mean(axis=0)
     thirds = [float(part.mean()) for part in np.array_split(own, min(3, len(own)))]
     verdict = judge(r.mean("alpha 2", "drawn_self"), above=0.5, control="half of what is drawn")
-    openings = (
-        "Larger spectra make words attend mostly to themselves, as Wertich sees",
-        "Larger spectra do not make words attend mostly to themselves, against Wertich",
-        "Whether larger spectra make words attend mostly to themselves cannot be told",
-    )
     by_third = ", ".join(f"{share:.2f}" for share in thirds)
     rest = (
         f"{_change(r, 'alpha 2')} By thirds of the layers the share on itself is {by_third}. Wertich also sees coherent text "
         "that repeats the prompt."
     )
-    return _tested("upscaled", "self-mass", verdict, openings, rest)
+    return _tested("upscaled", "self-mass", verdict, rest)
 
 
 def _down(r: PromptResult) -> Finding:
     flatter = judge(r.change("alpha 0.5", "entropy"), above=0.0, control="the trained model")
     worse = judge(r.change("alpha 0.5"), above=0.0, control="the loss of the trained model")
-    openings = (
-        "Smaller spectra flatten attention and make the clues worse, as Wertich sees",
-        "Smaller spectra do not both flatten attention and make the clues worse, against Wertich",
-        "Whether smaller spectra flatten attention and make the clues worse cannot be told",
-    )
-    return _tested("downscaled", "entropy", _weaker(flatter, worse), openings, _change(r, "alpha 0.5"))
+    return _tested("downscaled", "entropy", _weaker(flatter, worse), _change(r, "alpha 0.5"))
 
 
 def _edits(r: PromptResult) -> Finding:
@@ -206,12 +201,7 @@ def _edits(r: PromptResult) -> Finding:
 def _law(r: PromptResult) -> Finding:
     tolerance = EXACT.get(str(r.settings.get("dtype")), EXACT["float32"])
     verdict = judge(exactly(r.law_error), below=tolerance, control="rounding of the weights' number type")
-    openings = (
-        "Scaling both spectra of a layer by alpha multiplies its scores by alpha^2, its input held fixed",
-        "Scaling both spectra of a layer by alpha does not multiply its scores by alpha^2 here",
-        "Whether scaling spectra by alpha multiplies scores by alpha^2 cannot be told here",
-    )
     rest = f": on this model to {r.law_error:.1g}, relative." if not r.law_exception else f": {r.law_exception}."
     if r.law_exception.startswith("QK-norm"):
         rest += " Scores were multiplied by alpha^2 instead."
-    return _tested("law", None, verdict, openings, rest)
+    return _tested("law", None, verdict, rest)

@@ -12,16 +12,14 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import torch
-from torch import Tensor
 from torch.nn import functional as F
 
 from headscape.attention.intervene import scale_scores
+from headscape.attention.mean_maps import mean_maps
 from headscape.attention.models import Model
 from headscape.attention.sending import Named, received
 from headscape.attention.sites import run
-from headscape.attention.tapping import tapped
-from headscape.attention.taps import AttentionCall, Tap
-from headscape.attention.weights import check_weights, parts_of, read
+from headscape.attention.weights import check_weights
 from headscape.errors import InputError
 from headscape.geometry.diffusion import one_blas_thread
 from headscape.statistics.cosines import cosines, rank_correlations
@@ -32,18 +30,7 @@ from headscape.studies.prompt.maps import MEASURES, measure_map
 from headscape.studies.prompt.text import END, Layout, Text, lay_out
 
 __all__ = [
-    *(
-        "LONGEST",
-        "Maps",
-        "Task",
-        "Version",
-        "check_model",
-        "clue_loss",
-        "encode",
-        "greedy_clue",
-        "look",
-        "measure_version",
-    ),
+    *("LONGEST", "Task", "Version", "check_model", "clue_loss", "encode", "greedy_clue", "measure_version"),
     *("vectors_of", "versions_of"),
 ]
 
@@ -127,65 +114,6 @@ def vectors_of(model: Model, ids: Sequence[int]) -> Array:
     return np.asarray(found.float().cpu().numpy())
 
 
-@dataclass(frozen=True)
-class Maps:
-    """Maps of all layers, (n_layer, n, n): the mean over heads, and the mean weighted by the size of what each head adds.
-
-    entropies is (n_layer,), the mean over heads of the normalized entropy. by_output says whether sizes were taken
-    after the output projection.
-    """
-
-    mean: Array
-    weighted: Array
-    entropies: Array
-    by_output: bool
-
-
-class _Look(Tap):
-    """Reduces every layer to its mean maps as it runs."""
-
-    blockwise = False
-
-    def __init__(self, outputs: dict[int, Tensor]) -> None:
-        self.projections = outputs
-        self.probs_of: dict[int, Tensor] = {}
-        self.found: dict[int, tuple[Array, Array, float]] = {}
-
-    def probs(self, call: AttentionCall, probs: Tensor) -> Tensor:
-        self.probs_of[id(call.module)] = probs[0].detach()
-        return probs
-
-    def outputs(self, call: AttentionCall, outputs: Tensor) -> Tensor:
-        key = id(call.module)
-        probs = self.probs_of.pop(key).float()
-        flat = outputs.detach().reshape(-1, *outputs.shape[-2:]).float()  # (query, head, dim)
-        heads = self.projections.get(key)
-        added = flat if heads is None else torch.einsum("qhe,hde->qhd", flat, heads.to(flat))
-        size = added.norm(dim=-1).T  # (head, query)
-        share = size / size.sum(0).clamp(min=1e-30)
-        maps = probs.cpu().numpy()
-        weighted = torch.einsum("hq,hqk->qk", share, probs).cpu().numpy()
-        self.found[key] = (maps.mean(axis=0), weighted, float(np.mean(row_entropy(maps))))
-        return outputs
-
-
-def look(model: Model, ids: Sequence[int]) -> Maps:
-    """Run a text and keep the maps of every layer."""
-    modules = dict(model.module.named_modules())
-    places = {(site.block, site.layer): site.name for site in model.sites}
-    projections = {}
-    for part in parts_of(model)[0]:
-        if part.kind == "o":
-            heads = torch.from_numpy(part.by_head(read(model, part)))
-            projections[id(modules[places[part.block, part.layer]])] = heads.to(model.device)
-    tap = _Look(projections)
-    with torch.no_grad(), tapped(model.module, tap, model.attention):
-        run(model, {"input_ids": torch.tensor([list(ids)])}, whole=False)
-    found = [tap.found[id(modules[site.name])] for site in model.sites]
-    mean, weighted = (np.stack([layer[k] for layer in found]).astype(np.float32) for k in (0, 1))
-    return Maps(mean, weighted, np.array([layer[2] for layer in found]), len(projections) == len(model.sites))
-
-
 # --- versions --------------------------------------------------------------------------------------------------------
 
 
@@ -256,9 +184,9 @@ def measure_version(path: Path, given: Model | Named, version: Version, task: Ta
 def _measured(model: Model, version: Version, text: Text, solved: Text, task: Task) -> dict[str, Array]:
     """One version on one prompt; baselines and cosines where they belong."""
     ids, layout = encode(model, text)
-    maps = look(model, ids)
+    maps = mean_maps(model, ids, row_entropy)
     arrays: dict[str, Array] = {
-        "measures": _measures(maps.mean, layout, maps.entropies),
+        "measures": _measures(maps.mean, layout, maps.measured),
         "loss": np.array(clue_loss(model, *encode(model, solved))),
         "map_mean": maps.mean,
     }
@@ -273,9 +201,9 @@ def _measured(model: Model, version: Version, text: Text, solved: Text, task: Ta
     if version.name == "trained":
         distance = [distance_map(A) for A in maps.mean]
         arrays |= {"map_weighted": maps.weighted, "map_cosines": cosine}
-        arrays["weighted"] = _measures(maps.weighted, layout, maps.entropies)
+        arrays["weighted"] = _measures(maps.weighted, layout, maps.measured)
         arrays["uniform"] = _measures([uniform_map(len(ids))], layout, np.ones(1))[0]
-        arrays["distance"] = _measures(distance, layout, maps.entropies)
+        arrays["distance"] = _measures(distance, layout, maps.measured)
     return arrays
 
 
