@@ -41,8 +41,8 @@ CLAIMS = {  # id: how the finding opens when the claim holds, and when it does n
     ),
     "random": ("Attention with random weights is uniform", "Attention with random weights is not uniform"),
     "upscaled": (
-        "Larger spectra make words attend mostly to themselves, as Wertich sees",
-        "Larger spectra do not make words attend mostly to themselves, against Wertich",
+        "Larger spectra make words attend more to themselves, as Wertich sees",
+        "Larger spectra do not make words attend more to themselves, against Wertich",
     ),
     "downscaled": (
         "Smaller spectra flatten attention and make the clues worse, as Wertich sees",
@@ -172,13 +172,13 @@ def _change(r: PromptResult, version: str) -> str:
 
 
 def _up(r: PromptResult) -> Finding:
-    own = r.of("alpha 2", "drawn_self").mean(axis=0)
-    thirds = [float(part.mean()) for part in np.array_split(own, min(3, len(own)))]
-    verdict = judge(r.mean("alpha 2", "drawn_self"), above=0.5, control="half of what is drawn")
-    by_third = ", ".join(f"{share:.2f}" for share in thirds)
+    verdict = judge(r.change("alpha 2", "drawn_self"), above=0.0, control="the trained model")
+    before, after = (r.of(name, "drawn_self").mean(axis=0) for name in ("trained", "alpha 2"))
+    thirds = zip(*(np.array_split(x, min(3, len(x))) for x in (before, after)), strict=True)
+    by_third = ", ".join(f"{float(x.mean()):.2f} to {float(y.mean()):.2f}" for x, y in thirds)
     rest = (
-        f"{_change(r, 'alpha 2')} By thirds of the layers the share on itself is {by_third}. Wertich also sees coherent text "
-        "that repeats the prompt."
+        f"{_change(r, 'alpha 2')} By thirds of the layers the share of a word on itself goes from {by_third}; it is more than "
+        f"half in {int((after > 0.5).sum())} of {len(after)} layers. Wertich also sees coherent text that repeats the prompt."
     )
     return _tested("upscaled", "self-mass", verdict, rest)
 
