@@ -1,19 +1,20 @@
-"""Watch a forward pass: each layer's queries and keys before rotation, values, maps and outputs; states by depth."""
+"""Watch a forward pass: queries, keys, values, maps and outputs of each layer, and hidden states by depth."""
 
 from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, nullcontext, suppress
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
 import torch
 from torch import Tensor, nn
+from torch.overrides import TorchFunctionMode
 
 from headscape.attention.intervene import scale_scores
+from headscape.attention.layers import LayerData
 from headscape.attention.projections import output_projections
 from headscape.attention.samples import Sample
 from headscape.attention.sites import Site, run
@@ -26,35 +27,13 @@ from headscape.errors import HeadscapeError, InputError
 if TYPE_CHECKING:
     from headscape.attention.models import Model
 
-__all__ = ["LayerData", "depth_states", "joined", "layers_and_outputs", "watch_layers"]
+__all__ = ["LayerData", "by_depth", "in_double", "joined", "layers_and_outputs", "precision", "watch_layers"]
 
 Array = npt.NDArray[Any]
 OFF = 1e-3
 """Largest relative difference between what is rebuilt (rotated queries, scaled products) and what the model has."""
-
-
-@dataclass(frozen=True)
-class LayerData:
-    """One attention layer on all inputs; heads before tokens.
-
-    `queries` (n_input, n_head, n_token, dim) and `keys` (n_input, n_kv_head, n_token, dim) are as the weights give
-    them: before a rotary embedding, behind a norm of queries and keys where the layer has one. `rotations` are the
-    matrices (n_token, dim, dim) that the rotary embedding multiplies (row) vectors with by position, None without one.
-    A score is scaling * (q R_i) (k R_j)^T; where that is not so the scaling is NaN. Queries and keys are None where a
-    layer does not show them. `probs` and `scores` are (n_input, n_head, n_token, n_token), `outputs` are (n_input,
-    n_head, n_token, dim), the probs applied to the values of the head's group. `note` says what is amiss.
-    """
-
-    layer: int
-    queries: Array | None
-    keys: Array | None
-    values: Array | None
-    scores: Array
-    probs: Array
-    outputs: Array
-    rotations: Array | None
-    scaling: float
-    note: str
+ROUNDING = 256
+"""Units of rounding below which a spread of tokens is not a measurement; tokens that are one show some 10 of them."""
 
 
 class _SeenError(Exception):
@@ -62,7 +41,7 @@ class _SeenError(Exception):
 
 
 class _Watcher(Tap):
-    """Gathers all of one layer, hands it over when the layer is complete, and forgets it."""
+    """Collects one layer, hands it over when the layer has run, and forgets it."""
 
     blockwise = False
 
@@ -78,7 +57,7 @@ class _Watcher(Tap):
         self._kept: dict[str, Tensor] = {}
 
     def ask(self, module: nn.Module, args: Any, kwargs: dict[str, Any]) -> None:
-        """Forward pre-hook: call the layer once with rotations by 0, to see what it rotates."""
+        """Forward pre-hook: call the layer once with rotations by 0, to see its queries and keys before rotation."""
         turn = kwargs.get("position_embeddings")
         if self.intercepted or not isinstance(turn, tuple) or len(turn) != 2:
             return
@@ -131,14 +110,14 @@ def _layer_data(
 ) -> LayerData:
     whole = {name: _numpy(kept[name]) for name in ("scores", "probs")} | {"outputs": _numpy(outputs)}
     if "queries" not in kept:
-        note = "a layer does not show its queries and keys"
+        note = "a layer does not expose its queries and keys"
         return LayerData(layer, None, None, None, **whole, rotations=None, scaling=float("nan"), note=note)
     query, key, value = (kept[name].float() for name in ("queries", "keys", "values"))
     notes = []
     scaling, off = _scaling(query, key, kept["scores"].float(), kept["probs"] > 0)
     if off > OFF:
         scaling = float("nan")
-        notes.append("scores are not scaled products of queries and keys: a bias or a cap is added")
+        notes.append("scores are not scaled products of queries and keys: a bias or a cap is applied")
     rotations = None
     if turn is not None and plain is not None:
         rotations = _rotations(module, *turn, query.shape[-1])
@@ -147,7 +126,7 @@ def _layer_data(
         else:
             rotations = None
     if rotations is None and (turn is not None or intercepted):
-        notes.append("queries and keys are taken as they meet, behind any rotation")
+        notes.append("queries and keys are taken after rotation")
     mixed = kept["probs"].float() @ value.repeat_interleave(query.shape[1] // value.shape[1], dim=1)
     values: Array | None = _numpy(value)
     if not (mixed - outputs).norm() <= OFF * outputs.norm():
@@ -166,7 +145,7 @@ def _layer_data(
 
 
 def _rotations(module: nn.Module, cos: Tensor, sin: Tensor, dim: int) -> Tensor | None:
-    """What the layer's rotary embedding does to each basis vector at each position: (n_token, dim, dim)."""
+    """The rotary embedding of a layer as a matrix per position: (n_token, dim, dim)."""
     rotate = getattr(sys.modules[type(module).__module__], "apply_rotary_pos_emb", None)
     width = cos.shape[-1]
     if rotate is None or width > dim:
@@ -177,12 +156,12 @@ def _rotations(module: nn.Module, cos: Tensor, sin: Tensor, dim: int) -> Tensor 
     except (RuntimeError, TypeError, ValueError):
         return None
     out = torch.eye(dim, device=cos.device).repeat(cos.shape[-2], 1, 1)
-    out[:, :width, :width] = turned  # a part of the dimensions may be left alone
+    out[:, :width, :width] = turned  # some models rotate only the first dimensions
     return out
 
 
 def _follows(plain: tuple[Tensor, Tensor], turned: tuple[Tensor, Tensor], rotations: Tensor) -> bool:
-    """Whether the rotations take the plain queries and keys to those that meet in the scores."""
+    """Whether the rotations turn the plain queries and keys into those that the scores are made of."""
     for before, after in zip(plain, turned, strict=True):
         rebuilt = torch.einsum("bhnd,nde->bhne", before.float(), rotations)
         if not (rebuilt - after).norm() <= OFF * after.norm():
@@ -191,9 +170,9 @@ def _follows(plain: tuple[Tensor, Tensor], turned: tuple[Tensor, Tensor], rotati
 
 
 def _scaling(query: Tensor, key: Tensor, scores: Tensor, present: Tensor) -> tuple[float, float]:
-    """The factor between products of queries with keys and scores, and the relative size of what it leaves.
+    """The factor between products of queries with keys and scores, and the relative size of what it does not explain.
 
-    Of present entries: where softmax is intercepted, scores that the mask forbids are not known.
+    Only entries that are present count: where softmax is intercepted, masked scores are not known.
     """
     key = key.repeat_interleave(query.shape[1] // key.shape[1], dim=1)
     products = (query @ key.transpose(2, 3))[present]
@@ -205,7 +184,7 @@ def _scaling(query: Tensor, key: Tensor, scores: Tensor, present: Tensor) -> tup
 def joined(samples: Sequence[Sample]) -> dict[str, Tensor]:
     """Samples of one shape as one batch of arguments.
 
-    Raises an `InputError` when their shapes differ: the study reads position by position.
+    Raises an `InputError` when their shapes differ: what follows is measured position by position.
     """
     shapes = {tuple((name, tuple(part.shape)) for name, part in sample.arguments.items()) for sample in samples}
     if len(shapes) > 1:
@@ -216,10 +195,10 @@ def joined(samples: Sequence[Sample]) -> dict[str, Tensor]:
 def watch_layers(
     model: Model, samples: Sequence[Sample], block: str, take: Callable[[LayerData], None]
 ) -> list[Array] | None:
-    """Run all samples at once; `take` each layer of a block as it has run. Returns the hidden states, (n_input, n, d).
+    """Run all samples at once and `take` each layer of a block after it has run; returns hidden states (n_input, n, d).
 
-    They are those entering each layer and, last, those leaving the stack; None for a model that does not give them.
-    Raises an `InputError` for weights that are NaN or infinite.
+    These are the states entering each layer and, last, those leaving the stack; None for a model that has no such
+    output. Raises an `InputError` for weights that are NaN or infinite.
     """
     check_weights(model.module)
     sites = [site for site in model.sites if site.block == block]
@@ -251,13 +230,20 @@ def layers_and_outputs(model: Model) -> list[tuple[nn.Module, nn.Module]]:
 
 
 @contextmanager
-def _followed(model: Model, skip: bool, states: list[Tensor]) -> Iterator[None]:
-    """Note what enters the stack and what leaves each layer; without skip a layer gives its attention's output alone.
+def _followed(model: Model, skip: bool, take: Callable[[Tensor], None]) -> Iterator[None]:
+    """`take` what enters the stack and what leaves each layer; without skip a layer gives its attention's output alone.
 
-    That is the model of the thesis' hypothesis: no skip connection, no feed-forward part. The whole output is scaled
-    to the size of the input, which the norm before the next layer undoes where there is one.
+    That is the model of Wertich's hypothesis (2024, section 7.2.3): no skip connection, no feed-forward part; biases
+    stay. The whole output is scaled to the size of the input, which the norm before the next layer undoes, if any.
     """
+
+    def size(x: Tensor) -> Tensor:
+        rows = torch.linalg.vector_norm(x, dim=-1)  # row by row: the number of threads must not change a byte
+        whole: Tensor = torch.linalg.vector_norm(rows)
+        return whole
+
     with ExitStack() as hooks:
+        entered: list[bool] = []
         for layer, output in layers_and_outputs(model):
             attended: list[Tensor] = []
 
@@ -266,13 +252,14 @@ def _followed(model: Model, skip: bool, states: list[Tensor]) -> Iterator[None]:
 
             def leave(_: nn.Module, args: Any, kwargs: Any, out: Any, attended: list[Tensor] = attended) -> Any:
                 entering = args[0] if args else kwargs["hidden_states"]
-                if not states:
-                    states.append(entering.detach())
+                if not entered:
+                    entered.append(True)
+                    take(entering.detach())
                 after = out[0] if isinstance(out, tuple) else out
                 if not skip:
                     mixed = attended[0].reshape(after.shape)
-                    after = mixed * (entering.norm() / mixed.norm().clamp_min(torch.finfo(mixed.dtype).tiny))
-                states.append(after.detach())
+                    after = mixed * (size(entering) / size(mixed).clamp_min(torch.finfo(mixed.dtype).tiny))
+                take(after.detach())
                 return (after, *out[1:]) if isinstance(out, tuple) else after
 
             hooks.callback(output.register_forward_hook(note).remove)
@@ -280,18 +267,70 @@ def _followed(model: Model, skip: bool, states: list[Tensor]) -> Iterator[None]:
         yield
 
 
-def depth_states(model: Model, samples: Sequence[Sample], *, skip: bool = True, alpha: float = 1.0) -> Array:
-    """Hidden states entering the stack and leaving each layer: (n_depth, n_input, n_token, dim).
+def by_depth(
+    model: Model,
+    samples: Sequence[Sample],
+    measure: Callable[[Array], Any] = lambda state: state,
+    *,
+    skip: bool = True,
+    alpha: float = 1.0,
+) -> list[Any]:
+    """Measure the hidden states (n_input, n_token, dim) entering the stack and leaving each layer, as they come by.
 
-    `alpha` scales the spectra of all Wq and Wk (biases too), which multiplies every score by alpha^2; it is done to the
-    scores, so that a norm of queries and keys does not undo it.
+    `alpha` scales the spectra of all Wq and Wk (biases too), which multiplies every score by alpha^2; it is applied to
+    the scores, so that QK-norm does not undo it.
     """
     heads = [head for site in model.sites for head in site.heads]
-    states: list[Tensor] = []
+    found: list[Any] = []
+
+    def take(state: Tensor) -> None:
+        array = state.cpu().numpy() if state.dtype == torch.float64 else _numpy(state)
+        if not np.isfinite(array).all():
+            raise HeadscapeError(f"{model.source} gives infinite states with alpha = {alpha:g}, skip = {skip}")
+        found.append(measure(array))
+
     scaled = nullcontext() if alpha == 1 else scale_scores(model, heads, alpha**2)
-    with torch.no_grad(), scaled, _followed(model, skip, states):
+    with torch.no_grad(), scaled, _followed(model, skip, take):
         run(model, joined(samples), whole=False)
-    found = np.stack([_numpy(state) for state in states])
-    if not np.isfinite(found).all():
-        raise HeadscapeError(f"{model.source} gives infinite states with alpha = {alpha:g}, skip = {skip}")
     return found
+
+
+def precision(model: Model) -> float:
+    """Relative size below which what a model computes is rounding: `ROUNDING` units of its number type."""
+    return ROUNDING * float(torch.finfo(getattr(torch, model.dtype)).eps)
+
+
+class _Double(TorchFunctionMode):
+    """Keeps in float64 what a network would turn into float32 on its way, as the norms of Llama do."""
+
+    def __torch_function__(
+        self, function: Any, types: Any, args: Sequence[Any] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        def double(x: Any) -> Any:
+            return torch.float64 if x is torch.float32 else x
+
+        named = {name: double(value) for name, value in (kwargs or {}).items()}
+        return (Tensor.double if function is Tensor.float else function)(*map(double, args), **named)
+
+
+@contextmanager
+def in_double(model: Model) -> Iterator[None]:
+    """Let a model compute in float64 for the time of a block; its weights are exactly as before after it.
+
+    On a device without float64 (mps) nothing changes; `precision` tells.
+    """
+    if model.device.startswith("mps"):
+        yield
+        return
+    tensors = [x for x in (*model.module.parameters(), *model.module.buffers()) if x.is_floating_point()]
+    before, name = [x.dtype for x in tensors], model.dtype
+    try:
+        for x in tensors:
+            x.data = x.data.double()
+        model.dtype = "float64"
+        with _Double():
+            yield
+    finally:
+        model.dtype = name
+        for x, dtype in zip(tensors, before, strict=True):
+            x.data = x.data.to(dtype)

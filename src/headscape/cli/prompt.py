@@ -3,32 +3,18 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
-from headscape.cli.old import (
-    DeviceOption,
-    JsonOption,
-    ModelArgument,
-    OnlineOption,
-    QuietOption,
-    SeedOption,
-    WeightsOption,
-    app,
-    load,
-    out,
-    print_json,
-    print_table,
-    progress_bar,
-    sayer,
-)
+from headscape.cli import options as o
+from headscape.cli.shared import app, finish, listed, load, sayer, working
 from headscape.errors import InputError
 
 
 @app.command(epilog="Example: `headscape prompt smollm2-135m --shots 3 --word Ant`")
 def prompt(
-    model: ModelArgument,
+    model: o.Model,
     word: Annotated[str, typer.Option(help="The word to write a clue for; its maps are drawn.")] = "Ant",
     shots: Annotated[int, typer.Option(help="Examples before it.")] = 3,
     table: Annotated[Path | None, typer.Option(help="A CSV with columns word, clue, category.")] = None,
@@ -43,72 +29,47 @@ def prompt(
     to: Annotated[
         Path | None, typer.Option("--out", help="The run directory; by default runs/NAME-prompt-WORD-SHOTS.")
     ] = None,
-    jobs: Annotated[int | None, typer.Option(help="Threads of the model; all cores by default.")] = None,
-    seed: SeedOption = 0,
-    device: DeviceOption = "auto",
-    weights: WeightsOption = "float32",
-    online: OnlineOption = False,
-    as_json: JsonOption = False,
-    quiet: QuietOption = False,
+    jobs: o.Jobs = 1,
+    threads: o.Threads = None,
+    engine: o.Engine = "local",
+    scheduler: o.Scheduler = None,
+    resume: o.Resume = False,
+    seed: o.Seed = 0,
+    device: o.Device = "auto",
+    weights: o.Weights = "float32",
+    online: o.Online = False,
+    as_json: o.Json = False,
+    quiet: o.Quiet = False,
 ) -> None:
-    """Ask for a crossword clue by example, and show attention between words, beside random and scaled weights."""
-    from headscape.attention.models import load_model
-    from headscape.runs import Run
-    from headscape.studies.prompt.study import prompt as run_prompt
-    from headscape.studies.prompt.text import choose_shots, find_entry, read_table
-    from headscape.studies.prompt.versions import check_model
+    """Ask for a crossword clue by example, and show attention between words, beside random and scaled weights.
 
-    entries = read_table(table)
-    target = find_entry(entries, word)
-    choose_shots(entries, target, shots, seed)  # said before a model is loaded for nothing
-    factors = _numbers(alphas)
-    loaded = load(model, device, weights, online, quiet)
-    check_model(loaded)
-    first = load_model(model, device=device, dtype=weights, random_init=seed) if control else None
-    path = to or Path("runs") / f"{Path(model).name}-prompt-{target.word.lower()}-{shots}"
-    run = Run.create(path, config={"kind": "prompt", "seed": seed}, model=loaded.describe(), inputs={})
-    with progress_bar("prompts", quiet) as progress:
+    These are the experiments of Wertich's thesis (2024), chapter 8.
+    """
+    from headscape.studies.prompt import prompt as run_prompt
+    from headscape.studies.prompt.study import request
+
+    try:
+        factors = [float(part) for part in listed(alphas) or [] if part]
+    except ValueError:
+        raise InputError(f"'{alphas}' is not a list of numbers like 0.5,2") from None
+    _, targets = request(
+        word, shots, table, prompts, factors, random_state=seed
+    )  # before a model is loaded for nothing
+    path = to or Path("runs") / f"{Path(model).name}-prompt-{targets[0].word.lower()}-{shots}"
+    options = {"jobs": jobs, "threads": threads, "engine": engine, "scheduler": scheduler, "resume": resume}
+    with working("prompts", quiet, **options) as how:  # type: ignore[arg-type]
         result = run_prompt(
-            loaded,
-            run,
-            word=target.word,
+            load(model, device, weights, online, quiet),
+            path,
+            word=word,
             shots=shots,
             table=table,
             prompts=prompts,
             alphas=factors,
-            control=first,
+            control=control,
             chat=chat,
-            threads=jobs,
             random_state=seed,
-            progress=progress,
-            say=sayer(quiet),
+            **how,
         )
-    _print(result, path, as_json, quiet)
-
-
-def _print(result: Any, path: Path, as_json: bool, quiet: bool) -> None:
-    if as_json:
-        print_json(
-            {
-                "run": str(path),
-                "prompt": result.text,
-                "clues": dict(result.clues),
-                "findings": [vars(finding) for finding in result.findings()],
-                "versions": result.summary().to_dict("records"),
-                "layers": result.to_frame().to_dict("records"),
-            }
-        )
-        return
-    frame = result.summary()
-    rows = [[f"{v:.3g}" if isinstance(v, float) else str(v) for v in row] for row in frame.to_numpy(dtype=object)]
-    print_table(f"A clue for {result.targets[0]}", list(map(str, frame.columns)), rows)
-    for finding in result.findings():
-        out.print(f"- {finding.text}", highlight=False, markup=False)
-    sayer(quiet)(f"{path}: `headscape report {path}` shows the maps")
-
-
-def _numbers(text: str) -> list[float]:
-    try:
-        return [float(part) for part in text.split(",") if part.strip()]
-    except ValueError:
-        raise InputError(f"'{text}' is not a list of numbers like 0.5,2") from None
+    finish(result, as_json, run=str(path), prompt=result.text, clues=dict(result.clues))
+    sayer(quiet or as_json)(f"{path}: `headscape report {path}` shows the maps")

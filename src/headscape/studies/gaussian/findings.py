@@ -1,43 +1,92 @@
-"""The sentences of the Gaussian study: each statement of the thesis, what was measured, and whether it holds."""
+"""What the Gaussian study says: each statement of the thesis (Wertich 2024), what was measured, and whether it holds."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
+import pandas as pd
 
-from headscape.results import Finding, Interval, bootstrap
+from headscape.intervals import Interval, exactly, jackknife, mean_interval
+from headscape.results import Finding
 from headscape.statistics.gaussian import SAMPLES_PER_DIMENSION
-from headscape.studies.gaussian.result import median_interval, self_ratio
+from headscape.statistics.thesis import THESIS
+from headscape.studies.gaussian.result import over_inputs
+from headscape.studies.work.sentences import opening
+from headscape.verdicts import cannot_tell, judge
 
 if TYPE_CHECKING:
     from headscape.studies.gaussian.result import GaussianResult
 
-__all__ = ["findings"]
+__all__ = ["CLAIMS", "LEAST_INPUTS", "MIXED", "findings"]
 
+LEAST_INPUTS = 8
+"""Inputs below which nothing is decided."""
 NEARLY_ALL = 0.9
-"""Share of heads (or layers) that must pass for a statement about all to hold."""
+"""Share of heads (or depths) that a statement about all of them must be true of."""
 CLOSE = 0.1
 """Relative error of a sd, and error of a mean in sd, up to which a prediction counts as close."""
 NORMAL = 0.5
 """Skewness and excess kurtosis up to which scores count as nearly normal."""
 MIXED = 0.1
 """||X - mean|| / ||X|| below which tokens count as one."""
-WEAK = 0.1
-"""Rank correlation below which one thing hardly predicts another: under 1 % of the variance of ranks."""
-CLEAR = 0.3
-"""Rank correlation from which on it clearly does."""
+WEAK, CLEAR = 0.1, 0.3
+"""Rank correlation below which one thing hardly predicts another (1 % of the variance of ranks), and from which it does."""
 SIGNIFICANT = 0.01
-EMBEDDING = (
-    *("dim", "norms", "norms_text", "entropy", "entropy_random", "entropy_predicted"),
-    *("nearest", "nearest_random", "pairs", "pairs_random"),
-)
+FLAT = 0.01
+"""Share of log n by which two entropies of softmax may differ and still count as equal."""
+_WITHIN = {"below": CLOSE, "control": f"relative error that {NEARLY_ALL:.0%} of heads must not exceed"}
+CLAIMS = {  # id: how the finding opens when the claim holds, and when it does not
+    "scores": (
+        "The spread of attention scores follows from Gaussians and weights",
+        "The spread of attention scores does not follow from Gaussians and weights in nearly all heads",
+    ),
+    "normal": ("Scores are nearly normal", "Scores are not normal in nearly all heads"),
+    "self": (
+        "Tokens score themselves higher than others, as tr(C S) > 0 would have it",
+        "Tokens do not score themselves higher than others in nearly all heads",
+    ),
+    "distance": ("Words farther apart inform each other less", "Words farther apart do not inform each other less"),
+    "next": ("A handful of tokens dominates what comes next", "No handful of tokens dominates what comes next"),
+    "propagated": (
+        "After attention the Gaussian is (A kron Wv) of the one before",
+        "After attention the Gaussian is not (A kron Wv) of the one before: weights depend on the tokens",
+    ),
+    "neighbours": (
+        "Attention makes neighbours share more information",
+        "Attention makes neighbours share less information",
+    ),
+    "mixture": ("Tokens become one in the network", "Tokens stay apart in the network"),
+    "mixture-alone": (
+        "Tokens become one in attention alone, without skip connections",
+        "Tokens stay apart even in attention alone, without skip connections",
+    ),
+    "spectra": (
+        "Larger spectra of Wq and Wk slow the mixing of tokens",
+        "Larger spectra of Wq and Wk speed up the mixing of tokens",
+    ),
+    "rank": ("Attention maps have rank log n or less", "Attention maps have a rank above log n in too many heads"),
+    "sphere": ("Embeddings lie on a sphere, more than random vectors do", "Embeddings do not lie on a sphere"),
+    "softmax": (
+        "The softmax of an embedding is as flat as that of a random vector as long",
+        "The softmax of an embedding is not as flat as that of a random vector as long",
+    ),
+    "cosine": (
+        "Embedding cosine hardly predicts attention, as Wertich says",
+        "Embedding cosine predicts some of attention, against Wertich",
+    ),
+}
 
 
 def findings(r: GaussianResult) -> list[Finding]:
-    """Each statement of the thesis that can be put to this model, with the rule by which it holds or not."""
-    found: list[Finding] = []
+    """Each statement of the thesis that can be tested on this model, with the rule by which it holds or not."""
+    text = (
+        f"Tested are the statements of {THESIS}. Numbers are medians over {len(r.heads)} heads unless they say otherwise, "
+        "with 95 % intervals over inputs."
+    )
+    found = [Finding(text, "gaussian-overview")]
     if r.has("variance"):
         found += [_scores(r), _normal(r), _self(r)]
     if r.information is not None and len(r.distances) > 1:
@@ -47,268 +96,249 @@ def findings(r: GaussianResult) -> list[Finding]:
         found.append(_propagated(r))
     if r.has("entropy_measured"):
         found.append(_after(r))
-    found += _mixture(r)
+    if "depth/trained" in r.arrays:
+        found += _mixture(r)
     if r.has("rank90"):
         found.append(_rank(r))
-    found += _embeddings(r)
+    if "embedding/norms" in r.arrays:
+        found += _embeddings(r)
     if r.has("cosine_partial"):
         found.append(_cosine(r))
     skipped = [*r.settings.get("left_out", []), *sorted({n for n in r.heads["note"] if n})]
-    if skipped:
-        found.append(Finding(f"Left out: {'; '.join(skipped)}."))
-    return found
+    return [*found, Finding(f"Left out: {'; '.join(skipped)}.")] if skipped else found
 
 
-def _scores(r: GaussianResult) -> Finding:
-    off = {name: r.off(name) for name in ("independent", "joint")}
-    near = {name: (o["sd"].abs() <= CLOSE) & (o["mean"].abs() <= CLOSE) for name, o in off.items()}
-    share = {name: float(near[name][off[name]["sd"].notna()].mean()) for name in off}
-    sd = {name: median_interval(1 + off[name]["sd"]) for name in off}
-    return Finding(
-        f"Mean and sd of scores from Gaussians and weights, medians over {r.n_heads} heads: independent tokens "
-        f"give {sd['independent']} of the measured sd and a mean off by "
-        f"{median_interval(off['independent']['mean'].abs())} sd; a joint Gaussian for every distance gives "
-        f"{sd['joint']} of the sd (its mean is an identity). Within {CLOSE:.0%} are {share['independent']:.0%} and "
-        f"{share['joint']:.0%} of heads.{_shrunk(r.heads['score_shrinkage'])}",
-        "score-sd",
-        share["joint"] >= NEARLY_ALL,
-    )
+def _tested(
+    claim: str,
+    figure: str,
+    rest: str,
+    statistic: Interval,
+    *,
+    random: Interval | None = None,
+    n: int | None = None,
+    **rule: Any,
+) -> Finding:
+    """A finding and its verdict by the rule of `judge`; `random` is the statistic of random weights, where known.
+
+    n is the number of inputs behind the statistic, where it does not know it itself.
+    """
+    judgement, n = judge(statistic, **rule), statistic.n if n is None else n
+    if n < LEAST_INPUTS:
+        judgement = cannot_tell(f"{n} of the {LEAST_INPUTS} inputs this takes; capture more, or use more --batches")
+    if judgement.verdict == "holds" and random is not None and judge(random, **rule).verdict == "holds":
+        rest += " It holds with random weights too, so it is not learnt."
+    return Finding(opening(judgement, *CLAIMS[claim]) + rest, figure, judgement, f"gaussian.{claim}")
+
+
+def _of_heads(
+    r: GaussianResult, claim: str, figure: str, rest: str, statistic: Callable[[pd.DataFrame], Any], **rule: Any
+) -> Finding:
+    """A finding about a statistic of the table of heads."""
+    found = [r.over_inputs(lambda frame: float(statistic(frame)), name) for name in r.frames]
+    return _tested(claim, figure, rest, found[0], random=found[1] if len(found) > 1 else None, **rule)
+
+
+def _share(x: npt.ArrayLike) -> str:
+    """Share of the entries that are true."""
+    return f"{np.mean(np.asarray(x, dtype=float)):.0%}"
+
+
+def _random(r: GaussianResult, column: str) -> str:
+    return f" (random weights: {r.median(column, 'random weights')})" if "random weights" in r.frames else ""
 
 
 def _shrunk(shrinkage: npt.ArrayLike) -> str:
     """Say so where there were too few samples for a covariance."""
-    x = np.asarray(shrinkage, dtype=float)
-    x = x[np.isfinite(x) & (x > 0)]
-    if not len(x):
-        return ""
-    return (
-        f" With fewer than {SAMPLES_PER_DIMENSION} samples to a dimension, covariances were shrunk (Ledoit-Wolf, up to "
-        f"{x.max():.2g})."
+    most = float(np.nan_to_num(np.asarray(shrinkage, dtype=float)).max(initial=0))
+    few = f"With fewer than {SAMPLES_PER_DIMENSION} samples per dimension"
+    return f" {few}, covariances were shrunk (Ledoit-Wolf, up to {most:.2g})." if most else ""
+
+
+def _scores(r: GaussianResult) -> Finding:
+    def error(frame: pd.DataFrame, name: str) -> pd.Series[float]:
+        return frame[f"shift_{name}"].combine((frame[f"ratio_{name}"] - 1).abs(), max).dropna()
+
+    frame = r.frames["trained"][0]
+    near = [_share(error(frame, name) <= CLOSE) for name in ("independent", "joint")]
+    rest = (
+        f". Independent tokens give {r.median('ratio_independent')} of the measured sd and a mean off by "
+        f"{r.median('shift_independent')} sd; a joint Gaussian per distance gives {r.median('ratio_joint')} of the sd (its "
+        f"mean is an identity). Within {CLOSE:.0%} are {near[0]} and {near[1]} of heads.{_shrunk(frame['score_shrinkage'])}"
     )
+    return _of_heads(r, "scores", "score-sd", rest, lambda f: error(f, "joint").quantile(NEARLY_ALL), **_WITHIN)
 
 
 def _normal(r: GaussianResult) -> Finding:
-    frame = r.heads[r.heads["variance"].notna()]
-    near = (frame["kurtosis"].abs() <= NORMAL) & (frame["skewness"].abs() <= NORMAL)
-    agrees = np.corrcoef(frame["kurtosis"].rank(), frame["kurtosis_joint"].rank())[0, 1] if len(frame) > 2 else np.nan
-    return Finding(
-        f"Scores are nearly normal (skewness and excess kurtosis within {NORMAL:g}) in {near.mean():.0%} of heads; "
-        f"median excess kurtosis {median_interval(frame['kurtosis'])}, predicted by the joint Gaussians "
-        f"{median_interval(frame['kurtosis_joint'])} (rank correlation over heads {agrees:.2f}). The scores of a "
-        f"head come from {median_interval(frame['directions'])} directions.",
-        "score-kurtosis",
-        float(near.mean()) >= NEARLY_ALL,
+    def size(frame: pd.DataFrame) -> pd.Series[float]:
+        return frame["kurtosis"].abs().combine(frame["skewness"].abs(), max).dropna()
+
+    frame = r.frames["trained"][0]
+    agrees = frame["kurtosis"].corr(frame["kurtosis_joint"], method="spearman") if len(frame) > 2 else float("nan")
+    rest = (
+        f": skewness and excess kurtosis lie within {NORMAL:g} in {_share(size(frame) <= NORMAL)} of heads. The excess "
+        f"kurtosis is {r.median('kurtosis')}, predicted by the joint Gaussians {r.median('kurtosis_joint')} (rank "
+        f"correlation over heads {agrees:.2f}). The scores of a head come from {r.median('directions')} directions."
     )
+    rule = {"below": NORMAL, "control": f"skewness or excess kurtosis that {NEARLY_ALL:.0%} of heads must not exceed"}
+    return _of_heads(r, "normal", "score-kurtosis", rest, lambda f: size(f).quantile(NEARLY_ALL), **rule)
 
 
 def _self(r: GaussianResult) -> Finding:
-    higher = r.heads["self_mean"] - r.heads["mean"]
-    raised = float((higher > 0)[higher.notna()].mean())
-    ratio = median_interval(self_ratio(r.heads))
-    return Finding(
-        f"A token's score with itself is above the mean in {raised:.0%} of heads, by "
-        f"{median_interval(higher / np.sqrt(r.heads['variance']))} sd at the median: covariance raises "
-        f"self-pairings. Its sd is predicted as {ratio} of the measured one.",
-        "score-self",
-        raised >= NEARLY_ALL,
+    raised = r.frames["trained"][0]["raised"].dropna()
+    rest = (
+        f". A token's score with itself is above the mean in {_share(raised > 0)} of heads, by {r.median('raised')} sd"
+        f"{_random(r, 'raised')}. Its sd is predicted as {r.median('ratio_self')} of the measured one."
     )
+    rule = {"above": 0.0, "control": f"{NEARLY_ALL:.0%} of heads must be above"}
+    return _of_heads(r, "self", "score-self", rest, lambda f: f["raised"].quantile(1 - NEARLY_ALL), **rule)
 
 
 def _distance(r: GaussianResult) -> Finding:
     assert r.information is not None
-    excess, error = r.information[:, :, 0] - r.information[:, :, 1], r.information[:, :, 2]
-    falls = excess[:, 0] - excess[:, -1] > 2 * np.hypot(error[:, 0], error[:, -1])
-    still = excess[:, -1] > 2 * error[:, -1]
-    near, far = r.distances[0], r.distances[-1]
-    depth, kept = len(excess), r.information[:, 0, 4]
-    known = bool(np.isfinite(error).all())
-    falling = f"falls with distance at {falls.sum()} of {depth} depths" if known else "at a distance"
-    text = (
-        f"Mutual information of tokens {falling}: for embeddings from "
-        f"{excess[0, 0]:.2f} nats at {near} to {excess[0, -1]:.2f} at {far}, half-way through the layers from "
-        f"{excess[depth // 2, 0]:.2f} to {excess[depth // 2, -1]:.2f} (beyond shuffled pairs, in "
-        f"{kept.min():.0%} to {kept.max():.0%} of the variance)"
-        + (f"; at {far} it is still above chance at {still.sum()} depths." if known else "; one input has no error.")
-        + _shrunk(r.information[:, :, 3])
+    assert r.information_facts is not None
+    folds = list(np.moveaxis(r.information, -1, 0))  # each (n_depth, n_distance)
+    excess, kept, half = folds[0], r.information_facts[:, 0, 2], len(folds[0]) // 2
+    far = over_inputs(folds, lambda x: float(x[half, -1]))
+    rest = (
+        f". Beyond that of shuffled pairs, the mutual information of embeddings goes from {excess[0, 0]:.2f} nats at distance "
+        f"{r.distances[0]} to {excess[0, -1]:.2f} at {r.distances[-1]}, half-way through the layers from "
+        f"{excess[half, 0]:.2f} to {far} (in {kept.min():.0%} to {kept.max():.0%} of the variance)."
+        f"{_shrunk(r.information_facts[:, :, 1])}"
     )
-    return Finding(text, "information", float(falls.mean()) >= NEARLY_ALL if known else None)
+    falls = over_inputs(folds, lambda x: float(np.quantile(x[:, 0] - x[:, -1], 1 - NEARLY_ALL)))
+    control = f"{NEARLY_ALL:.0%} of depths must be above"
+    return _tested("distance", "information", rest, falls, above=0.0, control=control)
 
 
 def _next(r: GaussianResult) -> list[Finding]:
     found = []
-    for source in ("model", "1-gram"):
+    for source, who in (("model", "the model's own probabilities"), ("1-gram", "a 1-gram table of the other inputs")):
         facts = r.arrays.get(f"next/{source}/facts")
-        if facts is None:
-            continue
-        mass, dominated, hit, directions, _, trace = (bootstrap(column) for column in facts.T)
-        who = "the model's own probabilities" if source == "model" else "a 1-gram table of the other inputs"
-        found.append(
-            Finding(
-                f"By {who} the 5 likeliest next tokens hold {mass} of the probability, over 9 tenths at "
-                f"{dominated} of the positions, and the token that came is among them {hit} of the time; the 20 "
-                f"likeliest span {directions} directions with {trace} of the variance of all tokens of the text.",
-                "next-spectrum",
-                dominated.value >= 0.5 if source == "model" else None,
+        if facts is not None:
+            mass, dominated, hit, directions, _, trace = (mean_interval(column) for column in facts.T)
+            rest = (
+                f"y {who} the 5 likeliest next tokens hold {mass} of the probability, over 9 tenths at {dominated} of the "
+                f"positions, and the actual next token is among them {hit} of the time; the 20 likeliest span {directions} "
+                f"directions with {trace} of the variance of all tokens of the text."
             )
-        )
+            if source == "model":
+                rule: dict[str, Any] = {"above": 0.5, "control": "half of the positions"}
+                found.append(_tested("next", "next-spectrum", f". B{rest}", dominated, **rule))
+            else:
+                found.append(Finding(f"For comparison, b{rest}", "next-spectrum"))
     return found
 
 
 def _propagated(r: GaussianResult) -> Finding:
-    off, halves = r.heads["covariance_off"], r.heads["covariance_halves"]
-    near = off <= CLOSE
-    share = float(near[off.notna()].mean())
-    random = ""
-    if r.control is not None:
-        random = f" (random weights: {median_interval(r.control['covariance_off'])})"
-    return Finding(
-        f"With its weights held fixed, attention's covariance is off by {median_interval(off)}"
-        f"{random} and has {median_interval(r.heads['trace_ratio'])} of the measured trace; within {CLOSE:.0%} "
-        f"for {share:.0%} of heads. Halves of the inputs differ by {median_interval(halves)}.",
-        "propagated",
-        share >= NEARLY_ALL,
+    near = r.heads["covariance_off"].dropna() <= CLOSE
+    rest = (
+        f". With fixed weights the covariance is off by {r.median('covariance_off')}{_random(r, 'covariance_off')} and has "
+        f"{r.median('trace_ratio')} of the measured trace; it is within {CLOSE:.0%} for {_share(near)} of heads. Halves of "
+        f"the inputs differ by {r.heads['covariance_halves'].median():.3g}."
     )
+    return _of_heads(r, "propagated", "propagated", rest, lambda f: f["covariance_off"].quantile(NEARLY_ALL), **_WITHIN)
 
 
 def _after(r: GaussianResult) -> Finding:
-    entropy = r.heads["entropy_measured"] - r.heads["entropy_values"]
-    information = r.heads["information_measured"] - r.heads["information_values"]
-    change = median_interval(information)
-    more = float((information > 0)[information.notna()].mean())
-    changed = change.low > 0 or change.high < 0
-    fixed = ""
-    if r.has("information_propagated"):
-        fixed = (
-            f" With fixed weights neighbours would share {median_interval(r.heads['information_propagated'])} nats, in "
-            f"truth they share {median_interval(r.heads['information_measured'])}."
-        )
-    return Finding(
-        f"Attention changes entropy by {median_interval(entropy)} nats and the information of neighbours by {change} "
-        f"nats (medians over heads, in {r.heads['variance_kept'].median():.0%} of the variance of the values; up in "
-        f"{more:.0%}): it is {'not preserved' if changed else 'not clearly changed'}."
-        f"{fixed}",
-        "after",
-        changed,
+    change, more = r.median("information_change"), r.frames["trained"][0]["information_change"].dropna() > 0
+    rest = (
+        f": by {change} nats (in {r.heads['variance_kept'].median():.0%} of the variance of the values; more in {_share(more)} "
+        f"of heads), while entropy changes by {r.median('entropy_change')} nats."
     )
+    if r.has("information_propagated"):
+        shared = r.median("information_measured")
+        rest += (
+            f" With fixed weights they would share {r.median('information_propagated')} nats; they do share {shared}."
+        )
+    rule = {"above": 0.0, "control": "no change"}
+    return _of_heads(r, "neighbours", "after", rest, lambda f: f["information_change"].median(), **rule)
+
+
+def _spread(r: GaussianResult, name: str, depth: int = -1) -> tuple[Interval, str]:
+    """||X - mean|| / ||X|| of a version at a depth, and as text; what is below the numerical precision is called that."""
+    values, floor = r.arrays[f"depth/{name}"][:, depth, 0], float(r.arrays[f"floor/{name}"][0])
+    if values.mean() < floor:
+        return exactly(floor), f"less than {floor:.1g}, the numerical precision"
+    return mean_interval(values), str(mean_interval(values))
 
 
 def _mixture(r: GaussianResult) -> list[Finding]:
-    def ends(name: str) -> tuple[Interval, Interval, Interval] | None:
-        spread = r.arrays.get(f"depth/{name}")
-        if spread is None:
-            return None
-        first, last = spread[:, 0, 0], spread[:, -1, 0]
-        return bootstrap(first), bootstrap(last), bootstrap(spread[:, -1, 1])
-
     found = []
-    for names, claim in (
-        (("trained", "random weights"), "as it is, with skip connections"),
-        (("no skip", "random weights, no skip"), "of attention alone, without skip connections"),
+    for claim, names in (
+        ("mixture", ("trained", "random weights")),
+        ("mixture-alone", ("no skip", "random weights, no skip")),
     ):
-        parts, mixed = [], []
-        for name in names:
-            end = ends(name)
-            if end is not None:
-                parts.append(f"{name}: {end[0]} to {end[1]}, cosine at the end {end[2]}")
-                mixed.append(end[1].value <= MIXED)
-        if parts:
-            found.append(
-                Finding(
-                    f"Do tokens become one in the network {claim}? ||X - mean|| / ||X|| goes from first to last in "
-                    f"{'; '.join(parts)}. They count as one at {MIXED:g}.",
-                    "mixture",
-                    all(mixed),
-                )
-            )
-    share = r.arrays.get("position/trained")
-    if share is not None and np.isfinite(share).all():
-        found.append(
-            Finding(
-                "That the distributions of the positions converge says little: before the first layer position "
-                f"explains {share[0]:.1%} of the variance of tokens, after the last {share[-1]:.1%}.",
-                "positions",
-            )
+        parts = [
+            f"{name} from {_spread(r, name, 0)[1]} to {_spread(r, name)[1]}, mean cosine at the end "
+            f"{r.arrays[f'depth/{name}'][:, -1, 1].mean():.3g}"
+            for name in names
+            if f"depth/{name}" in r.arrays
+        ]
+        rest = f". ||X - mean|| / ||X|| goes, first to last: {'; '.join(parts)}. Tokens count as one at {MIXED:g}."
+        ends = [_spread(r, name)[0] for name in names if f"depth/{name}" in r.arrays]
+        rule: dict[str, Any] = {"below": MIXED, "control": "the spread at which tokens count as one"}
+        random, n = ends[1] if len(ends) > 1 else None, len(r.arrays["depth/trained"])
+        found.append(_tested(claim, "mixture-spread", rest, ends[0], random=random, n=n, **rule))
+    share = r.arrays["position/trained"]
+    if np.isfinite(share).all():
+        text = (
+            "That the distributions of positions converge, as the hypothesis says, shows little: before the first layer "
+            f"position explains {share[0]:.1%} of the variance of tokens, after the last {share[-1]:.1%}."
         )
-    scaled = [ends(name) for name in ("no skip, alpha = 1/2", "no skip", "no skip, alpha = 2")]
-    if all(end is not None for end in scaled):
-        values = [end[1] for end in scaled if end is not None]
-        known = not np.isnan(values[0].high)
-        slower = values[0].high < values[2].low if known else values[2].value > values[0].value
-        what = "do not clearly matter"
-        if slower:
-            what = "keep tokens apart" if values[2].value > MIXED else "slow the mixing and do not stop it"
-        found.append(
-            Finding(
-                f"Scaling Wq and Wk by 1/2, 1 and 2 leaves {values[0]}, {values[1]} and {values[2]} of the spread "
-                f"without skip connections: larger spectra {what}.",
-                "mixture-spread",
-                bool(slower) if known else None,
-            )
-        )
-    return found
+        found.append(Finding(text, "positions"))
+    scaled = ("no skip, alpha = 1/2", "no skip", "no skip, alpha = 2")
+    low, same, high = (_spread(r, name)[1] for name in scaled)
+    rest = f". Scaling Wq and Wk by 1/2, 1 and 2 leaves, without skip connections, a spread of {low}; {same}; {high}."
+    rise = mean_interval(r.arrays[f"depth/{scaled[2]}"][:, -1, 0] - r.arrays[f"depth/{scaled[0]}"][:, -1, 0])
+    rule = {"above": 0.0, "control": "alpha = 2 less alpha = 1/2", "floor": float(r.arrays["floor/no skip"][0])}
+    return [*found, _tested("spectra", "mixture-spread", rest, rise, **rule)]
 
 
 def _rank(r: GaussianResult) -> Finding:
-    log = float(np.log(r.n_token))
-    ranks = r.heads["rank90"].dropna()
-    below = float((ranks <= log).mean())
-    random = "" if r.control is None else f", with random weights {median_interval(r.control['rank90'])}"
-    return Finding(
-        f"90 % of the energy of a map lies in {median_interval(ranks)} singular values at the median, "
-        f"{ranks.min():g} to {ranks.max():g} over heads{random}; log n = {log:.1f}. {below:.0%} of heads need no more "
-        "than log n.",
-        "rank",
-        below >= NEARLY_ALL,
+    log, ranks = float(np.log(r.n_token)), r.heads["rank90"].dropna()
+    rest = (
+        f": 90 % of the energy of a map lies in {r.median('rank90')} singular values{_random(r, 'rank90')}, {ranks.min():.3g} "
+        f"to {ranks.max():.3g} over heads; log n = {log:.1f}. {_share(ranks <= log)} of heads need no more than log n."
     )
+    rule = {"below": log, "control": f"log n, which {NEARLY_ALL:.0%} of heads must not exceed"}
+    return _of_heads(r, "rank", "rank", rest, lambda f: f["rank90"].quantile(NEARLY_ALL), **rule)
 
 
 def _embeddings(r: GaussianResult) -> list[Finding]:
-    if "embedding/norms" not in r.arrays:
-        return []
-    e = {name: r.arrays[f"embedding/{name}"] for name in EMBEDDING}
-    cv, text = (float(e[name].std() / e[name].mean()) for name in ("norms", "norms_text"))
-    gap = bootstrap(e["entropy"] - e["entropy_random"])
-    log = float(np.log(e["dim"][0]))
-    near = bootstrap(e["nearest"])
-    return [
-        Finding(
-            f"Embeddings have lengths {e['norms'].mean():.3g} +- {100 * cv:.2g} % (tokens of the text "
-            f"{e['norms_text'].mean():.3g} +- {100 * text:.2g} %): {'nearly' if cv <= CLOSE else 'not'} on one sphere, "
-            f"by a spread of {CLOSE:.0%}.",
-            "norms",
-            cv <= CLOSE,
-        ),
-        Finding(
-            f"Softmax of an embedding has an entropy of {bootstrap(e['entropy'])} nats, of random vectors as long "
-            f"{bootstrap(e['entropy_random'])}, by log n - l^2/2n {e['entropy_predicted'].mean():.4g}; log n is "
-            f"{log:.4g}. The difference from random vectors is {gap}.",
-            "embedding-entropy",
-            bool(abs(gap.value) <= 0.01 * log),
-        ),
-        Finding(
-            f"The nearest other embedding (of at most 20,000) has a cosine of {near}, of random vectors "
-            f"{bootstrap(e['nearest_random'])}; a pair has {bootstrap(e['pairs'])} on average, random ones "
-            f"{bootstrap(e['pairs_random'])}.",
-            "neighbours" if r.neighbours else None,
-        ),
-    ]
+    """Of the vocabulary: here n counts tokens, which are drawn at random from it."""
+    e = {name.removeprefix("embedding/"): x for name, x in r.arrays.items() if name.startswith("embedding/")}
+    dim, norms, text = int(e["dim"][0]), e["norms"], e["norms_text"]
+    log, chance = float(np.log(dim)), (2 * dim) ** -0.5
+    spread = jackknife(lambda chosen: float(norms[chosen].std() / norms[chosen].mean()), len(norms))
+    rest = (
+        f": lengths are {norms.mean():.3g} and spread by {spread.scaled(100)} % over tokens of the vocabulary "
+        f"({text.mean():.3g} and {100 * text.std() / text.mean():.2g} % in the text), those of random vectors by "
+        f"{100 * chance:.2g} %."
+    )
+    control = f"random normal vectors in {dim} dimensions"
+    sphere = _tested("sphere", "norms", rest, spread, below=chance, control=control)
+    means = {name: mean_interval(e[name]) for name in e if name not in ("dim", "norms", "norms_text")}
+    gap = mean_interval(e["entropy"] - e["entropy_random"])
+    rest = (
+        f": the entropy of softmax is {means['entropy']} nats for embeddings, {means['entropy_random']} for random vectors "
+        f"(difference {gap}); log n - l^2/2n gives {means['entropy_predicted'].value:.4g}, log n is {log:.4g}."
+    )
+    size, control = gap if gap.value >= 0 else gap.scaled(-1), f"{FLAT:.0%} of log n counts as no difference"
+    seen = _tested("softmax", "embedding-entropy", rest, size, below=FLAT * log, control=control)
+    near = (
+        f"The nearest other embedding (of at most 20,000) has a cosine of {means['nearest']}, for random vectors "
+        f"{means['nearest_random']}; a pair has {means['pairs']} on average, random ones {means['pairs_random']}. Here n "
+        "counts tokens."
+    )
+    return [sphere, seen, Finding(near, "neighbours" if r.neighbours else None)]
 
 
 def _cosine(r: GaussianResult) -> Finding:
-    rho = r.heads["cosine_partial"].dropna()
-    clear, real = float((rho.abs() >= CLEAR).mean()), float((r.heads["cosine_p"] <= SIGNIFICANT).mean())
-    size = median_interval(rho.abs())
-    little, some = size.high < WEAK, size.low >= WEAK
-    random = ""
-    if r.control is not None:
-        random = f" (random weights: {median_interval(r.control['cosine_partial'].abs())})"
-    verdict = (
-        "predicts little" if little else "predicts some" if some else f"is on the border ({WEAK:g}) of predicting some"
+    size, rho = r.median("cosine_size"), r.heads["cosine_partial"].dropna()
+    rest = (
+        f": the rank correlation, distance held fixed, has a size of {size}{_random(r, 'cosine_size')}. It is beyond chance "
+        f"(p <= {SIGNIFICANT:g}) in {_share(r.heads['cosine_p'] <= SIGNIFICANT)} of heads and at least {CLEAR:g} in "
+        f"{_share(rho.abs() >= CLEAR)}."
     )
-    return Finding(
-        f"Embedding cosine {verdict} of attention: the rank correlation, distance taken out, has a median size of "
-        f"{size}{random}; it is beyond chance (p <= {SIGNIFICANT:g}) in {real:.0%} of heads and at least {CLEAR:g} in "
-        f"{clear:.0%}. The thesis says the relation is minimal.",
-        "cosine",
-        True if little else False if some else None,
-    )
+    rule = {"below": WEAK, "control": "a correlation that hardly predicts anything"}
+    return _of_heads(r, "cosine", "cosine", rest, lambda f: f["cosine_size"].median(), **rule)

@@ -1,48 +1,84 @@
-"""What the Gaussian study found: a table of heads, predicted beside measured, and how it is stored."""
+"""What the Gaussian study found: a table of heads, predicted beside measured, and the same with inputs left out."""
 
 from __future__ import annotations
 
-import json
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import cached_property
-from pathlib import Path
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 import pandas as pd
-from safetensors import SafetensorError, safe_open
 
-from headscape.errors import HeadscapeError
-from headscape.results import FigureSpec, Finding, Interval, Result
-from headscape.storage import ArrayWriter, replacing, write_json
+from headscape.intervals import Interval, jackknife
+from headscape.results import FigureSpec, Finding, Result
 
-__all__ = ["GaussianResult", "median_interval", "self_ratio"]
+__all__ = ["GaussianResult", "over_inputs"]
 
 Array = npt.NDArray[Any]
+T = TypeVar("T")
 
 
-def median_interval(values: npt.ArrayLike, random_state: int = 0, n_draws: int = 1000) -> Interval:
-    """Median of values with a 95 % percentile interval over resampled values, NaN left out."""
-    x = np.asarray(values, dtype=float)
-    x = x[np.isfinite(x)]
-    if not len(x):
-        return Interval(float("nan"), float("nan"), float("nan"))
-    draws = np.random.default_rng(random_state).integers(len(x), size=(n_draws, len(x)))
-    low, high = np.quantile(np.median(x[draws], axis=1), [0.025, 0.975])
-    return Interval(float(np.median(x)), float(low), float(high))
+def over_inputs(parts: Sequence[T], statistic: Callable[[T], float]) -> Interval:
+    """A statistic of all inputs with its interval: parts[0] is made of all inputs, parts[1 + i] with input i left out."""
+    n = max(1, len(parts) - 1)
+
+    def value(chosen: npt.NDArray[np.intp]) -> float:
+        missing = n * (n - 1) // 2 - int(chosen.sum())
+        return float(statistic(parts[0 if len(chosen) == n else 1 + missing]))
+
+    return jackknife(value, n)
 
 
-@dataclass(frozen=True, eq=False)
+def _derived(frame: pd.DataFrame) -> pd.DataFrame:
+    """The table of heads with what findings and figures make of it."""
+    sd = frame["variance"] ** 0.5
+    return frame.assign(
+        sd=sd,
+        ratio_independent=frame["variance_independent"] ** 0.5 / sd,
+        ratio_joint=frame["variance_joint"] ** 0.5 / sd,
+        ratio_self=(frame["self_variance_predicted"] / frame["self_variance"]) ** 0.5,
+        shift_independent=(frame["mean_independent"] - frame["mean"]).abs() / sd,
+        shift_joint=(frame["mean_joint"] - frame["mean"]).abs() / sd,
+        raised=(frame["self_mean"] - frame["mean"]) / sd,
+        entropy_change=frame["entropy_measured"] - frame["entropy_values"],
+        information_change=frame["information_measured"] - frame["information_values"],
+        cosine_size=frame["cosine_partial"].abs(),
+    )
+
+
+OVERVIEW = {
+    "sd": "sd of scores",
+    "ratio_independent": "sd predicted / measured, independent tokens",
+    "ratio_joint": "sd predicted / measured, joint tokens",
+    "shift_independent": "|mean predicted - measured| / sd, independent tokens",
+    "ratio_self": "sd predicted / measured, token with itself",
+    "kurtosis": "excess kurtosis of scores",
+    "kurtosis_independent": "the same predicted, independent tokens",
+    "kurtosis_joint": "the same predicted, joint tokens",
+    "directions": "directions that carry the scores",
+    "covariance_off": "covariance after attention, relative error if propagated",
+    "trace_ratio": "its trace, propagated / measured",
+    "entropy_change": "entropy of outputs less that of values (nats)",
+    "information_values": "information of neighbours, values (nats)",
+    "information_measured": "the same for outputs (nats)",
+    "rank90": "singular values for 90 % of a map (log n = {log:.1f})",
+    "cosine_partial": "rank correlation with embedding cosine, distance held fixed",
+}
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
 class GaussianResult(Result):
-    """A model held against its Gaussians.
+    """A model compared with its Gaussians.
 
-    `heads` has one row a head with the columns of `gaussian_layer.COLUMNS`; `control` the same of random weights.
-    information is (n_depth, n_distance, 5) by `gaussian_layer.INFORMATION`, of the states before each layer and after
-    the last. arrays holds, by name, depth/VERSION (n_input, n_depth, 2: residual, cosine), position/VERSION (n_depth,),
-    next/SOURCE/facts (n_input, n_fact) and /spectrum (n_input, k), and embedding/*. settings["left_out"] says what
-    could not be measured and why.
+    `heads` has one row per head with the columns of `statistics.layer.COLUMNS`; folds (n_input, n_head, n_column) has the same
+    with each input left out. control and control_folds are those of random weights. information is (n_depth,
+    n_distance, 1 + n_input): mutual information of tokens beyond that of shuffled pairs, before each layer and after
+    the last, of all inputs and with each left out; information_facts (n_depth, n_distance, 3) by `statistics.layer.FACTS`. arrays
+    holds, by name, depth/VERSION (n_input, n_depth, 2: residual, cosine), position/VERSION (n_depth,), floor/VERSION
+    (1,: numerical precision), next/SOURCE/facts (n_input, n_fact) and /spectrum (n_input, k), and embedding/*.
+    settings["left_out"] says what could not be measured and why.
     """
 
     study: ClassVar[str] = "gaussian"
@@ -52,82 +88,65 @@ class GaussianResult(Result):
     n_token: int
     causal: bool
     heads: pd.DataFrame
-    control: pd.DataFrame | None
+    folds: Array
+    control: pd.DataFrame | None = None
+    control_folds: Array | None = None
     distances: Sequence[int]
-    information: Array | None
-    control_information: Array | None
-    arrays: Mapping[str, Array]
-    neighbours: Sequence[Sequence[str]]
+    information: Array | None = None
+    information_facts: Array | None = None
+    control_information: Array | None = None
+    arrays: Mapping[str, Array] = field(default_factory=dict)
+    neighbours: Sequence[Sequence[str]] = ()
     settings: Mapping[str, Any]
 
-    # --- tables ------------------------------------------------------------------------------------------------------
-
     def to_frame(self) -> pd.DataFrame:
-        """One row a head; its note only where some head has one."""
+        """One row per head; its note only where some head has one."""
         return self.heads if self.heads["note"].astype(bool).any() else self.heads.drop(columns="note")
 
-    @property
-    def n_heads(self) -> int:
-        """How many heads were looked at."""
-        return len(self.heads)
+    def tables(self) -> dict[str, pd.DataFrame]:
+        """The overview and the heads."""
+        return {"overview": self.overview, "heads": self.to_frame()}
+
+    def summary(self) -> list[tuple[str, pd.DataFrame]]:
+        """The overview."""
+        return [(f"Gaussians against the model, {len(self.heads)} heads", self.overview)]
 
     def has(self, column: str) -> bool:
-        """Whether a column was measured of any head."""
-        return bool(np.isfinite(self.heads[column].to_numpy(dtype=float)).any())
+        """Whether a column was measured for any head."""
+        return bool(self.frames["trained"][0][column].notna().any())
 
-    def off(self, prediction: str, heads: pd.DataFrame | None = None) -> pd.DataFrame:
-        """By head, how far a prediction ("independent", "joint") is off: mean in sd, sd relative, kurtosis."""
-        frame = self.heads if heads is None else heads
-        sd = np.sqrt(frame["variance"])
-        return pd.DataFrame(
-            {
-                "mean": (frame[f"mean_{prediction}"] - frame["mean"]) / sd,
-                "sd": np.sqrt(frame[f"variance_{prediction}"]) / sd - 1,
-                "kurtosis": frame[f"kurtosis_{prediction}"] - frame["kurtosis"],
-            }
-        )
+    @cached_property
+    def frames(self) -> dict[str, list[pd.DataFrame]]:
+        """The tables of heads of all inputs, and with each left out: "trained", and "random weights" where known."""
+        sources = {"trained": (self.heads, self.folds), "random weights": (self.control, self.control_folds)}
+        found = {}
+        for name, (heads, folds) in sources.items():
+            if heads is not None and folds is not None:
+                columns = heads.columns.drop(["block", "layer", "head", "note"])
+                tables = [heads, *(heads.assign(**dict(zip(columns, fold.T, strict=True))) for fold in folds)]
+                found[name] = [_derived(table) for table in tables]
+        return found
+
+    def over_inputs(self, statistic: Callable[[pd.DataFrame], float], of: str = "trained") -> Interval:
+        """A statistic of the table of heads, with its interval over inputs."""
+        return over_inputs(self.frames[of], statistic)
+
+    def median(self, column: str, of: str = "trained") -> Interval:
+        """Median over heads, with its interval over inputs."""
+        return self.over_inputs(lambda frame: frame[column].median(), of)
 
     @cached_property
     def overview(self) -> pd.DataFrame:
-        """Medians over heads with 95 % intervals, of the model and of random weights."""
-        rows: list[dict[str, str]] = []
-
-        def add(what: str, values: Any) -> None:
-            row = {"median over heads of": what, "trained": str(median_interval(values(self.heads)))}
-            if self.control is not None:
-                row["random weights"] = str(median_interval(values(self.control)))
-            rows.append(row)
-
-        if self.has("variance"):
-            add("sd of scores", lambda f: np.sqrt(f["variance"]))
-            for name in ("independent", "joint"):
-                add(f"sd predicted / measured, {name} tokens", lambda f, n=name: 1 + self.off(n, f)["sd"])
-            add(
-                "|mean predicted - measured| / sd, independent tokens",
-                lambda f: self.off("independent", f)["mean"].abs(),
-            )
-            add("sd predicted / measured, token with itself", self_ratio)
-            add("excess kurtosis of scores", lambda f: f["kurtosis"])
-            for name in ("independent", "joint"):
-                add(f"the same predicted, {name} tokens", lambda f, n=name: f[f"kurtosis_{n}"])
-            add("directions that carry the scores", lambda f: f["directions"])
-        if self.has("covariance_off"):
-            add("covariance after attention, relative error if propagated", lambda f: f["covariance_off"])
-            add("its trace, propagated / measured", lambda f: f["trace_ratio"])
-        if self.has("entropy_measured"):
-            add("entropy of outputs less that of values (nats)", lambda f: f["entropy_measured"] - f["entropy_values"])
-            add("information of neighbours, values (nats)", lambda f: f["information_values"])
-            add("the same of outputs (nats)", lambda f: f["information_measured"])
-        if self.has("rank90"):
-            add(f"singular values for 90 % of a map (log n = {np.log(self.n_token):.1f})", lambda f: f["rank90"])
-        if self.has("cosine_partial"):
-            add("rank correlation with embedding cosine, distance taken out", lambda f: f["cosine_partial"])
-        return pd.DataFrame(rows)
-
-    # --- what the report asks for ------------------------------------------------------------------------------------
+        """Medians over heads with 95 % intervals over inputs, of the model and of random weights."""
+        return pd.DataFrame(
+            {"median over heads of": what.format(log=np.log(self.n_token))}
+            | {name: str(self.median(column, name)) for name in self.frames}
+            for column, what in OVERVIEW.items()
+            if self.has(column)
+        )
 
     def findings(self) -> list[Finding]:
-        """Each statement of the thesis that can be put to this model, with the rule by which it holds or not."""
+        """Each statement of the thesis that can be tested on this model, with the rule by which it holds or not."""
         from headscape.studies.gaussian.findings import findings
 
         return findings(self)
@@ -137,66 +156,3 @@ class GaussianResult(Result):
         from headscape.studies.gaussian.figures import figures
 
         return figures(self)
-
-    # --- on disk -----------------------------------------------------------------------------------------------------
-
-    def save(self, folder: Path) -> None:
-        """Write heads.csv, control.csv, result.safetensors and result.json, the last of them last."""
-        arrays = dict(self.arrays) | {
-            name: array
-            for name, array in (("information", self.information), ("control_information", self.control_information))
-            if array is not None
-        }
-        tables = {"heads": self.heads} | ({} if self.control is None else {"control": self.control})
-        for name, table in tables.items():
-            with replacing(folder / f"{name}.csv") as partial:
-                table.to_csv(partial, index=False, float_format="%.9g")
-        with ArrayWriter(folder / "result.safetensors", len(arrays)) as writer:
-            for name in sorted(arrays):
-                writer.add(name, np.asarray(arrays[name]))
-        facts = {name: getattr(self, name) for name in ("study", "block", "n_token", "causal")}
-        write_json(
-            folder / "result.json",
-            {
-                **facts,
-                "tables": list(tables),
-                "distances": [int(r) for r in self.distances],
-                "neighbours": [list(row) for row in self.neighbours],
-                "settings": dict(self.settings),
-            },
-        )
-
-    @classmethod
-    def load(cls, folder: Path) -> Self:
-        """Read back what `save` wrote."""
-        try:
-            facts = json.loads((folder / "result.json").read_text(encoding="utf-8"))
-            tables = {name: _read_table(folder / f"{name}.csv") for name in facts["tables"]}
-            with safe_open(folder / "result.safetensors", framework="np") as file:
-                arrays = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 - not a dict
-            return cls(
-                block=facts["block"],
-                n_token=facts["n_token"],
-                causal=facts["causal"],
-                heads=tables["heads"],
-                control=tables.get("control"),
-                distances=facts["distances"],
-                information=arrays.pop("information", None),
-                control_information=arrays.pop("control_information", None),
-                arrays=arrays,
-                neighbours=facts["neighbours"],
-                settings=facts["settings"],
-            )
-        except (OSError, ValueError, KeyError, SafetensorError) as error:
-            raise HeadscapeError(f"the Gaussian study in {folder} cannot be read ({error}); run it again") from None
-
-
-def self_ratio(frame: pd.DataFrame) -> Array:
-    """Predicted over measured sd of a token's score with itself, by head."""
-    return np.asarray(np.sqrt(frame["self_variance_predicted"] / frame["self_variance"]))
-
-
-def _read_table(path: Path) -> pd.DataFrame:
-    table = pd.read_csv(path, dtype={"block": str, "note": str}, keep_default_na=True)
-    table["note"] = table["note"].fillna("")
-    return table

@@ -1,54 +1,67 @@
-"""What does attention do in a few-shot prompt? Maps of words and clues, beside random weights and edited spectra."""
+"""What does attention do in a few-shot prompt? Maps of words and clues, beside random weights and edited spectra.
+
+These are the experiments of chapter 8 of M. V. Wertich, "Exploring the Hidden Structures of Attention Layers in
+Transformer Models through the Lens of Gaussian Distributions" (bachelor thesis, Johannes Gutenberg University Mainz,
+2024).
+"""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass
-from functools import cached_property
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Unpack
 
 import numpy as np
 import numpy.typing as npt
 
 from headscape.errors import InputError
-from headscape.geometry.diffusion import one_blas_thread
 from headscape.runs import Run
-from headscape.studies.prompt.maps import (
-    MEASURES,
-    by_words,
-    cosine_test,
-    cosines,
-    distance_map,
-    measure_map,
-    uniform_map,
-)
+from headscape.statistics.maps import by_words
+from headscape.storage import read_arrays
 from headscape.studies.prompt.result import PromptResult
-from headscape.studies.prompt.text import (
-    Entry,
-    Layout,
-    Text,
-    chat_text,
-    choose_shots,
-    find_entry,
-    plain_text,
-    read_table,
-)
-from headscape.studies.work.old import Progress, Say, Steps, cores, read_arrays, study_folder, write_arrays
+from headscape.studies.prompt.text import Entry, Layout, chat_text, choose_shots, find_entry, plain_text, read_table
+from headscape.studies.work.folder import study_folder
+from headscape.studies.work.handing import models_for
+from headscape.studies.work.how import How, Work
+from headscape.studies.work.units import run_units
 
 if TYPE_CHECKING:
     from headscape.attention.models import Model
-    from headscape.studies.prompt.versions import Version
+    from headscape.studies.prompt.versions import Task
 
-__all__ = ["ALPHAS", "prompt"]
+__all__ = ["ALPHAS", "prompt", "request"]
 
 Array = npt.NDArray[Any]
 ALPHAS = (0.5, 0.707, 1.414, 2.0)
 """Factors on the spectra of W_q and W_k; scores are multiplied by their squares."""
-ROOM = 24
-"""Tokens kept free for a clue."""
+
+
+def request(
+    word: str = "Ant",
+    shots: int = 3,
+    table: str | Path | None = None,
+    prompts: int = 6,
+    alphas: Sequence[float] = ALPHAS,
+    permutations: int = 500,
+    random_state: int = 0,
+) -> tuple[list[Entry], list[Entry]]:
+    """Check what can be checked without a model: the table, and the targets (the word, then others of its category)."""
+    if prompts < 1 or permutations < 1:
+        raise InputError(f"prompts and permutations must be at least 1, not {prompts} and {permutations}")
+    shown = ", ".join(map(str, alphas))
+    if any(not alpha > 0 or alpha == 1 or math.isinf(alpha) for alpha in alphas):
+        raise InputError(f"alphas are numbers above 0 other than 1 (which is the model as it is), not {shown}")
+    if len({f"{alpha:.3g}" for alpha in alphas}) < len(alphas):
+        raise InputError(f"alphas must differ in their first three digits: {shown}")
+    entries = read_table(table)
+    target = find_entry(entries, word)
+    choose_shots(entries, target, shots, random_state)
+    others = [e for e in entries if e.category == target.category and e.word.casefold() != target.word.casefold()]
+    chosen = np.random.default_rng(random_state).permutation(len(others))[: prompts - 1]
+    return entries, [target, *(others[i] for i in chosen)]
 
 
 def prompt(
@@ -60,13 +73,11 @@ def prompt(
     table: str | Path | None = None,
     prompts: int = 6,
     alphas: Sequence[float] = ALPHAS,
-    control: Model | None = None,
+    control: Model | bool | None = None,
     chat: bool = False,
     permutations: int = 500,
-    threads: int | None = None,
     random_state: int = 0,
-    progress: Progress = lambda done, total: None,
-    say: Say = lambda _: None,
+    **how: Unpack[How],
 ) -> PromptResult:
     """Ask a causal model for crossword clues by example, and look at its attention (experiments E1 to E8).
 
@@ -75,9 +86,10 @@ def prompt(
     model
         A causal language model with a fast tokenizer.
     run
-        A run directory: each prompt of each version is stored when done, and a killed study goes on.
+        A run directory, made where there is none: each version of the model is stored when done, and a killed study
+        resumes.
     word, shots
-        The target that is drawn, and how many examples precede it: others of its category.
+        The target whose maps are drawn, and how many examples precede it: others of its category.
     table
         A CSV with columns word, clue and category; by default the one of the package.
     prompts
@@ -85,200 +97,126 @@ def prompt(
     alphas
         Factors on the spectra of W_q and W_k, all layers at once.
     control
-        The same architecture with random weights.
+        The same architecture with random weights. True draws them.
     chat
         Put the prompt into the model's chat template.
+    how
+        jobs (versions of the model at a time), threads, engine, resume, progress, say: see
+        `headscape.studies.work.how.How`.
 
     Raises
     ------
     InputError
-        If the model is not causal, the prompt is too long, the word is unknown (the nearest are offered), the table
-        lacks a column, or has too few words for the shots.
+        If the model is not causal, the prompt is too long, the word is unknown (the nearest are suggested), the table
+        lacks a column, or has too few words for the shots; nothing is written then.
     """
-    from headscape.studies.prompt.versions import check_model, versions_of
+    from headscape.attention.models import load_model
+    from headscape.studies.prompt.versions import LONGEST, Task, check_model, encode
 
-    if prompts < 1 or permutations < 1:
-        raise InputError(f"prompts and permutations must be at least 1, not {prompts} and {permutations}")
-    if any(not alpha > 0 or alpha == 1 for alpha in alphas):
-        raise InputError(f"alphas are numbers above 0 other than 1, not {', '.join(map(str, alphas))}")
-    entries = read_table(table)
-    target = find_entry(entries, word)
-    choose_shots(entries, target, shots, random_state)  # said before a model is asked
+    work = Work.of(**how)
+    entries, targets = request(word, shots, table, prompts, alphas, permutations, random_state)
     check_model(model)
-    facts = {
-        "format": 1,
-        "model": model.fingerprint,
-        "control": None if control is None else control.fingerprint,
-        "word": target.word,
-        "shots": shots,
-        "chat": chat,
-        "permutations": permutations,
-        "seed": random_state,
-        "table": [list(entry) for entry in entries] if table is not None else None,
-    }
-    opened = Run.open(run) if isinstance(run, str | Path) else run
+    texts = []
+    for target in targets:
+        shown = choose_shots(entries, target, shots, random_state)
+        texts.append(chat_text(model.tokenizer, target, shown) if chat else plain_text(target, shown))
+        encode(model, texts[-1], LONGEST)  # one that is too long is refused now
+    if control is True:
+        control = load_model(model.source, device=model.device, dtype=model.dtype, random_init=random_state)
+    models = {"model": model} | ({"control": control} if control else {})
+    facts = {"word": targets[0].word, "shots": shots, "prompts": prompts, "alphas": list(alphas), "chat": chat}
+    facts |= {"permutations": permutations, "seed": random_state}
+    facts |= {"table": None if table is None else [list(entry) for entry in entries]}
+    inputs = {name: one.fingerprint for name, one in models.items()} | {"dtype": model.dtype}
+    solved = [t.with_answer(("" if chat else " ") + e.clue) for t, e in zip(texts, targets, strict=True)]
+    task = Task(texts, solved, permutations, random_state, work.threads)
+    place = _place(model, run)
     with (
-        study_folder(opened, PromptResult.study, facts, say) as folder,
-        _threads(threads or cores()),
-        one_blas_thread(),
+        work.started(None if place is None else next(p for p in (place, *place.parents) if p.exists())),
+        study_folder(_opened(model, run, random_state), PromptResult.study, facts, inputs, work) as folder,
     ):
-        from headscape.statistics.edits import scaling_law
-
-        law = scaling_law(model)
-        study = _Study(
-            model, entries, _targets(entries, target, prompts, random_state), shots, chat, random_state, folder
+        found = _measured(models, alphas, task, lambda version: folder.unit("version", facts, inputs, version), work)
+        named = {"source": model.source, "dtype": model.dtype, "table": None if table is None else str(table)}
+        result = PromptResult(
+            targets=[target.word for target in targets], text=texts[0].text, settings=facts | named, **found
         )
-        study.texts  # noqa: B018 - a prompt that is too long is said now
-        versions = versions_of(model, control, alphas, law, random_state)
-        steps = Steps(progress, len(versions) * len(study.targets))
-        for version in versions:
-            study.measure(version, permutations, steps)
-        settings = {key: facts[key] for key in ("word", "shots", "chat", "permutations", "seed")}
-        settings |= {"source": model.source, "alphas": list(alphas), "table": None if table is None else str(table)}
-        result = study.summary(versions, law, settings)
-    if opened is not None:
-        result.save(opened.path / result.study)
+        folder.save(result)
     return result
 
 
-@contextmanager
-def _threads(n: int) -> Iterator[None]:
-    import torch
+def _measured(
+    models: Mapping[str, Model],
+    alphas: Sequence[float],
+    task: Task,
+    unit: Callable[[Mapping[str, Any]], Path],
+    work: Work,
+) -> dict[str, Any]:
+    """Measure every version of the model; the trained one first, for all are shown the clues that it writes."""
+    from headscape.statistics.edits import scaling_law
+    from headscape.studies.prompt.versions import encode, measure_version, versions_of
 
-    before = torch.get_num_threads()
-    torch.set_num_threads(n)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)
-
-
-def _targets(table: Sequence[Entry], target: Entry, n: int, seed: int) -> list[Entry]:
-    """The target and others of its category."""
-    others = [e for e in table if e.category == target.category and e.word.casefold() != target.word.casefold()]
-    chosen = np.random.default_rng(seed).permutation(len(others))[: n - 1]
-    return [target, *(others[i] for i in chosen)]
-
-
-@dataclass(frozen=True)
-class _Study:
-    """The prompts of a model, and the files of what was found of them."""
-
-    model: Model
-    table: list[Entry]
-    targets: list[Entry]
-    shots: int
-    chat: bool
-    seed: int
-    folder: Path
-
-    @cached_property
-    def texts(self) -> list[Text]:
-        """The prompts, each checked to fit into the context with its clue."""
-        from headscape.studies.prompt.versions import encode
-
-        found = []
-        for target in self.targets:
-            examples = choose_shots(self.table, target, self.shots, self.seed)
-            tokenizer = self.model.tokenizer
-            found.append(chat_text(tokenizer, target, examples) if self.chat else plain_text(target, examples))
-            encode(self.model, found[-1], ROOM)
-        return found
-
-    def path(self, version: str, i: int) -> Path:
-        return self.folder / f"{version.replace(' ', '-')}-{i:04d}.safetensors"
-
-    def clue(self, version: str, i: int) -> str:
-        return read_arrays(self.path(version, i), lambda _: False)[1]["clue"]
-
-    def shown(self, i: int) -> tuple[list[int], Layout]:
-        """The text all versions are shown: the prompt and the clue the trained model wrote."""
-        from headscape.studies.prompt.versions import encode
-
-        return encode(self.model, self.texts[i].with_answer(self.clue("trained", i)))
-
-    def measure(self, version: Version, permutations: int, steps: Steps) -> None:
-        """All prompts of a version that are not there yet."""
-        todo = [i for i in range(len(self.targets)) if not self.path(version.name, i).exists()]
-        if todo:
-            with version.change():
-                for i in todo:
-                    self._measure(version, i, permutations)
-                    steps.one()
-        for _ in range(len(self.targets) - len(todo)):
-            steps.one()
-
-    def _measure(self, version: Version, i: int, permutations: int) -> None:
-        from headscape.studies.prompt.versions import clue_loss, encode, greedy_clue, look, vectors_of
-
-        ids, _ = encode(version.model, self.texts[i])
-        clue = greedy_clue(version.model, ids, ROOM)
-        own = clue if version.name == "trained" else self.clue("trained", i)
-        ids, layout = encode(self.model, self.texts[i].with_answer(own))
-        maps = look(version.model, ids)
-        solved = self.texts[i].with_answer(("" if self.chat else " ") + self.targets[i].clue)
-        arrays: dict[str, Array] = {
-            "measures": _measures(maps.mean, layout, maps.entropies),
-            "weighted": _measures(maps.weighted, layout, maps.entropies),
-            "loss": np.array([clue_loss(version.model, *encode(self.model, solved))]),
+    law = scaling_law(models["model"])
+    versions = versions_of(alphas, "control" in models, law.exception.startswith("QK-norm"))
+    paths = {version.name: unit(vars(version)) for version in versions}
+    given, work = models_for(work, models)
+    steps = work.stage("versions of the model", len(versions))
+    for part, asked in ((versions[:1], task), (versions[1:], replace(task, trained=paths["trained"]))):
+        units = {
+            v.name: (paths[v.name], given["control" if v.name == "random weights" else "model"], v, asked) for v in part
         }
-        if version.name == "trained":
-            arrays["uniform"] = _measures(uniform_map(len(ids))[None], layout, np.ones(1))[0]
-            arrays["distance"] = _measures([distance_map(A) for A in maps.mean], layout, maps.entropies)
-        if version.name in ("trained", "random weights"):
-            cosine = cosines(vectors_of(version.model, ids))
-            tests = [cosine_test(maps.mean, cosine, permutations, self.seed, skip_first=skip) for skip in (False, True)]
-            arrays["cosine"] = np.concatenate([np.stack(test, axis=1) for test in tests], axis=1)
-        if i == 0:
-            arrays["mean"] = maps.mean
-            if version.name == "trained":
-                arrays["by_size"] = maps.weighted
-                arrays["cosines"] = cosines(vectors_of(version.model, ids))
-        write_arrays(self.path(version.name, i), arrays, {"clue": clue, "by_output": json.dumps(maps.by_output)})
+        run_units(measure_version, units, work, steps)
+    read = {name: read_arrays(path) for name, path in paths.items()}
+    clues = {name: json.loads(said["clues"]) for name, (_, said) in read.items()}
+    _, layout = encode(models["model"], task.texts[0].with_answer(clues["trained"][0]))
+    arrays = {name: found for name, (found, _) in read.items()}
+    return {"clues": clues, "law_error": law.error, "law_exception": law.exception, **_fields(arrays, layout)}
 
-    def summary(self, versions: Sequence[Version], law: Any, settings: dict[str, Any]) -> PromptResult:
-        """Read the files and put the result together."""
-        names = [version.name for version in versions]
 
-        def gather(what: str, version: str = "trained") -> Array:
-            paths = [self.path(version, i) for i in range(len(self.targets))]
-            return np.stack([read_arrays(path, lambda name: name == what)[0][what] for path in paths])
+def _place(model: Model, run: Run | str | Path | None) -> Path | None:
+    """Where the run is or will be; an `InputError` where it is one of another model."""
+    if run is None:
+        return None
+    path = run.path if isinstance(run, Run) else Path(run)
+    known = Run.open(path).meta.get("model", {}).get("fingerprint") if (path / "run.json").exists() else None
+    if known not in (None, model.fingerprint):
+        raise InputError(f"{path} is a run of another model than {model.source}; choose another directory")
+    return path.resolve()
 
-        _, layout = self.shown(0)
-        first = read_arrays(self.path("trained", 0))[0]
-        maps = {name: read_arrays(self.path(name, 0), lambda n: n == "mean")[0]["mean"] for name in names}
-        content, kept = np.flatnonzero(layout.content), np.flatnonzero(layout.content_words())
-        tested = [name for name in ("trained", "random weights") if name in names]
-        words = layout.word_strings()
-        return PromptResult(
-            versions=names,
-            targets=[target.word for target in self.targets],
-            clues={name: [self.clue(name, i) for i in range(len(self.targets))] for name in names},
-            measures=np.stack([gather("measures", name) for name in names]),
-            losses=np.stack([gather("loss", name)[:, 0] for name in names]),
-            weighted=gather("weighted"),
-            uniform=gather("uniform"),
-            distance=gather("distance"),
-            cosine=np.stack([gather("cosine", name) for name in tested]),
-            token_maps=_part(first["mean"], content),
-            token_cosines=_part(first["cosines"], content),
-            word_maps={name: _part(by_words(m, layout.words), kept).astype(np.float32) for name, m in maps.items()},
-            weighted_words=_part(by_words(first["by_size"], layout.words), kept).astype(np.float32),
-            tokens=[layout.tokens[i] for i in content],
-            words=[words[i] for i in kept],
-            text=self.texts[0].text,
-            law_error=float(law.error),
-            law_exception=str(law.exception),
-            settings=settings,
-        )
+
+def _opened(model: Model, run: Run | str | Path | None, seed: int) -> Run | None:
+    if run is None or isinstance(run, Run):
+        return run
+    if (Path(run) / "run.json").exists():
+        return Run.open(run)
+    return Run.create(run, config={"kind": "prompt", "seed": seed}, model=model.describe(), inputs={})
+
+
+def _fields(found: Mapping[str, Mapping[str, Array]], layout: Layout) -> dict[str, Any]:
+    """What was measured of every version, as fields of the result."""
+    trained = found["trained"]
+    tokens, words = np.flatnonzero(layout.content), np.flatnonzero(layout.content_words())
+    strings, first = layout.word_strings(), [int(np.argmax(layout.words == w)) for w in words]
+
+    def drawn(maps: Array) -> Array:
+        return _part(by_words(maps, layout.words), words).astype(np.float32)
+
+    return {
+        "versions": list(found),
+        "measures": np.stack([arrays["measures"] for arrays in found.values()]),
+        "losses": np.stack([arrays["loss"] for arrays in found.values()]),
+        **{name: trained[name] for name in ("weighted", "uniform", "distance")},
+        "cosine": np.stack([arrays["cosine"] for arrays in found.values() if "cosine" in arrays]),
+        "token_maps": _part(trained["map_mean"], tokens),
+        "token_cosines": _part(trained["map_cosines"], tokens),
+        "word_maps": {name: drawn(arrays["map_mean"]) for name, arrays in found.items()},
+        "weighted_words": drawn(trained["map_weighted"]),
+        "tokens": [layout.tokens[i] for i in tokens],
+        "words": [strings[i] for i in words],
+        "token_shots": layout.shots[tokens].tolist(),
+        "word_shots": layout.shots[first].tolist(),
+    }
 
 
 def _part(maps: Array, kept: Array) -> Array:
     """Some rows and the same columns."""
     return np.ascontiguousarray(maps[..., kept[:, None], kept])
-
-
-def _measures(maps: Any, layout: Layout, entropies: Array) -> Array:
-    """(n_layer, n_measure)."""
-    rows = [measure_map(A, layout, float(h)) for A, h in zip(maps, entropies, strict=True)]
-    return np.array([[row[name] for name in MEASURES] for row in rows], dtype=np.float64)

@@ -1,4 +1,4 @@
-"""The prompt of the few-shot study: a table of words and clues, the text made of it, and what each token belongs to."""
+"""The prompt of the few-shot study: a table of words and clues, the text made from it, and where each token belongs."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ __all__ = ["Entry", "Layout", "Text", "chat_text", "choose_shots", "find_entry",
 
 COLUMNS = ("word", "clue", "category")
 CONTENT = ("word", "clue", "target", "answer")
-"""Segments that say something; the others are the instruction and what stands between."""
+"""Segments with content; the others are the instruction and separators."""
 END = "#"
 """Closes a clue."""
 
 
 class Entry(NamedTuple):
-    """One line of a table."""
+    """One row of a table."""
 
     word: str
     clue: str
@@ -54,7 +54,7 @@ def read_table(path: str | Path | None = None) -> list[Entry]:
             f"the first line must name {', '.join(COLUMNS)}"
         )
     if not lines:
-        raise InputError(f"{path} names its columns and has no line of words below them")
+        raise InputError(f"{path} has no row below its column names")
     entries = []
     for number, line in enumerate(lines, start=2):
         plain = {str(key).strip().lower(): str(value or "").strip() for key, value in line.items()}
@@ -66,7 +66,7 @@ def read_table(path: str | Path | None = None) -> list[Entry]:
 
 
 def find_entry(table: Sequence[Entry], word: str) -> Entry:
-    """The entry of a word, whatever its case; an unknown one is an `InputError` that offers the nearest."""
+    """The entry of a word, in any case; an unknown word is an `InputError` that suggests the nearest."""
     by_name = {entry.word.casefold(): entry for entry in table}
     found = by_name.get(word.strip().casefold())
     if found is None:
@@ -77,13 +77,13 @@ def find_entry(table: Sequence[Entry], word: str) -> Entry:
 
 
 def choose_shots(table: Sequence[Entry], target: Entry, shots: int, seed: int = 0) -> list[Entry]:
-    """Examples of the target's category, the target left out, drawn by seed and target."""
+    """Examples of the target's category without the target, drawn by seed and target."""
     if shots < 0:
         raise InputError(f"shots are at least 0, not {shots}")
     others = [e for e in table if e.category == target.category and e.word.casefold() != target.word.casefold()]
     if shots > len(others):
         raise InputError(
-            f"{shots} shots asked; the table has {len(others)} words in {target.category!r} beside {target.word!r}"
+            f"{shots} shots were asked for; the table has {len(others)} words in {target.category!r} besides {target.word!r}"
         )
     rng = np.random.default_rng([seed, *target.word.encode()])
     return [others[i] for i in rng.choice(len(others), shots, replace=False)]
@@ -93,8 +93,8 @@ def choose_shots(table: Sequence[Entry], target: Entry, shots: int, seed: int = 
 class Text:
     """A text and its spans: (start, end, segment, shot), in order and without overlap.
 
-    Segments are context, word, clue, target, answer and separator; shot counts the examples from 0, the target is the
-    last, and the context has -1.
+    Segments are context, word, clue, target, answer and separator; shots (examples) are counted from 0, the target is
+    the last, and the context has -1.
     """
 
     text: str
@@ -131,12 +131,12 @@ def plain_text(target: Entry, shots: Sequence[Entry]) -> Text:
 
 
 def chat_text(tokenizer: Any, target: Entry, shots: Sequence[Entry]) -> Text:
-    """The prompt as a conversation in the model's chat template, as in the thesis.
+    """The prompt as a conversation in the model's chat template, as in Wertich (2024).
 
-    Raises an `InputError` when there is no template, or it does not show words and clues as they are.
+    Raises an `InputError` when there is no template, or when it changes words or clues.
     """
     if not getattr(tokenizer, "chat_template", None):
-        raise InputError("this model has no chat template; leave --chat away")
+        raise InputError("this model has no chat template; leave out --chat")
     turns = [("user", _instruction(target.category)), ("assistant", "Ok")]
     for shot in shots:
         turns += [("user", f"Word: {shot.word}"), ("assistant", f"{shot.clue}{END}")]
@@ -151,7 +151,7 @@ def chat_text(tokenizer: Any, target: Entry, shots: Sequence[Entry]) -> Text:
     for part, segment, number in wanted:
         start = text.find(part, cursor)
         if cursor < 0 or start < 0:
-            raise InputError(f"the chat template of this model changes {part!r}; leave --chat away")
+            raise InputError(f"the chat template of this model changes {part!r}; leave out --chat")
         spans += [(spans[-1][1], start, "separator", number), (start, start + len(part), segment, number)]
         cursor = start + len(part)
     spans.append((cursor, len(text), "separator", len(shots)))
@@ -169,7 +169,7 @@ class Layout:
 
     @property
     def content(self) -> npt.NDArray[np.bool_]:
-        """Which tokens are of words and clues."""
+        """Which tokens belong to words and clues."""
         return np.array([segment in CONTENT for segment in self.segments])
 
     @property
@@ -178,14 +178,14 @@ class Layout:
         return int(self.words[-1]) + 1
 
     def word_strings(self) -> list[str]:
-        """The words as they are read."""
+        """The words as text."""
         joined = [""] * self.n_words
         for token, word in zip(self.tokens, self.words, strict=True):
             joined[word] += token
         return [word.strip() or repr(word)[1:-1] for word in joined]
 
     def content_words(self) -> npt.NDArray[np.bool_]:
-        """Which words are of words and clues, punctuation left out."""
+        """Which words belong to words and clues, punctuation excluded."""
         kept = np.zeros(self.n_words, dtype=bool)
         kept[self.words[self.content]] = True
         spelled = np.array([any(sign.isalnum() for sign in word) for word in self.word_strings()], dtype=bool)
@@ -193,12 +193,11 @@ class Layout:
 
 
 def lay_out(text: Text, offsets: Sequence[tuple[int, int]], special: Sequence[str] = ()) -> Layout:
-    """Give every token its segment and word, from the characters (start, end) it covers.
+    """Assign every token its segment and word, from the characters (start, end) it covers.
 
-    Tokens that cover none, (i, i), are special ones outside of the text; `special` are their names, in order.
-
-    A token belongs to the span that holds most of its letters. A new word begins at a blank, at another span, and
-    before and after punctuation.
+    Tokens that cover none, (i, i), are special tokens outside of the text; `special` are their names, in order. A token
+    belongs to the span that holds most of its letters. A new word begins at a space, at another span, and before and
+    after punctuation.
     """
     tokens, segments, shots, words = [], [], [], []
     number, before = -1, ("", -2, True)

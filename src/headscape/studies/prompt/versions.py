@@ -1,30 +1,38 @@
-"""The model's part of the few-shot study: a prompt encoded, a clue written, maps and losses, changed versions."""
+"""The model's part of the few-shot study: prompts encoded, clues written, maps and losses, for the model and its edits."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+import json
+from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import torch
-from torch import Tensor
 from torch.nn import functional as F
 
 from headscape.attention.intervene import scale_scores
+from headscape.attention.mean_maps import mean_maps
 from headscape.attention.models import Model
+from headscape.attention.sending import Named, received
 from headscape.attention.sites import run
-from headscape.attention.tapping import tapped
-from headscape.attention.taps import AttentionCall, Tap
-from headscape.attention.weights import check_weights, parts_of, read
+from headscape.attention.weights import check_weights
 from headscape.errors import InputError
-from headscape.statistics.edits import ScalingLaw, edited, flatten, randomise, scale_spectra, truncate
-from headscape.studies.prompt.maps import row_entropy
+from headscape.geometry.diffusion import one_blas_thread
+from headscape.statistics.cosines import cosines, rank_correlations
+from headscape.statistics.edits import edited, flatten, randomise, scale_spectra, truncate
+from headscape.statistics.maps import distance_map, row_entropy, uniform_map
+from headscape.storage import read_arrays, write_arrays
+from headscape.studies.prompt.maps import MEASURES, measure_map
 from headscape.studies.prompt.text import END, Layout, Text, lay_out
 
-__all__ = ["Maps", "Version", "check_model", "clue_loss", "encode", "greedy_clue", "look", "vectors_of", "versions_of"]
+__all__ = [
+    *("LONGEST", "Task", "Version", "check_model", "clue_loss", "encode", "greedy_clue", "measure_version"),
+    *("vectors_of", "versions_of"),
+]
 
 Array = npt.NDArray[Any]
 LONGEST = 24
@@ -34,19 +42,19 @@ KEPT_ENERGY = 0.9
 
 
 def check_model(model: Model) -> None:
-    """Raise an `InputError` for a model that does not go on with a text, or whose weights are not finite."""
+    """Raise an `InputError` for a model that does not continue a text, or whose weights are not finite."""
     if model.task != "causal-lm" or not model.causal:
         raise InputError(
             f"{model.source} ({model.task}) is not a causal language model and cannot write a clue; "
-            "take one that is, such as smollm2-135m"
+            "choose one, such as smollm2-135m"
         )
     if model.tokenizer is None or not getattr(model.tokenizer, "is_fast", False):
-        raise InputError(f"{model.source} has no fast tokenizer, which tells the characters behind each token")
+        raise InputError(f"{model.source} has no fast tokenizer, which is needed for the characters of each token")
     check_weights(model.module)
 
 
 def encode(model: Model, text: Text, room: int = 0) -> tuple[list[int], Layout]:
-    """Token ids and what each token is; `room` tokens must still fit behind them.
+    """Token ids and what each token is; `room` more tokens must still fit.
 
     Raises an `InputError` when the text is longer than the context of the model.
     """
@@ -54,43 +62,41 @@ def encode(model: Model, text: Text, room: int = 0) -> tuple[list[int], Layout]:
     ids = [int(i) for i in found["input_ids"]]
     offsets = [(int(a), int(b)) for a, b in found["offset_mapping"]]
     if ids and ids[-1] == model.tokenizer.eos_token_id and offsets[-1][0] == offsets[-1][1]:
-        ids, offsets = ids[:-1], offsets[:-1]  # an end would stop the model
+        ids, offsets = ids[:-1], offsets[:-1]  # an end-of-text token would stop the model
     ids, offsets = [*model.prefix, *ids], [(0, 0)] * len(model.prefix) + offsets
     if model.max_tokens is not None and len(ids) + room > model.max_tokens:
         raise InputError(
             f"the prompt has {len(ids)} tokens and {room} more are to be written, {model.source} takes "
-            f"{model.max_tokens}; ask for fewer shots"
+            f"{model.max_tokens}; use fewer shots"
         )
     special = [str(model.tokenizer.decode([i])) for i, (a, b) in zip(ids, offsets, strict=True) if a == b]
     return ids, lay_out(text, offsets, special)
 
 
 def greedy_clue(model: Model, ids: Sequence[int], longest: int = LONGEST) -> str:
-    """The likeliest next tokens one after the other, up to '#', a new line, the end or `longest` tokens."""
+    """The most likely next token again and again, up to '#', a new line, the end of text or `longest` tokens."""
     module: Any = model.module
     written: list[int] = []
     batch, memory = torch.tensor([list(ids)], device=model.device), None
-    ends = {model.tokenizer.eos_token_id}
     with torch.no_grad():
         for _ in range(longest):
             result = module(input_ids=batch, past_key_values=memory, use_cache=True)
             memory = result.past_key_values
             best = int(result.logits[0, -1].argmax())
-            if best in ends:
+            if best == model.tokenizer.eos_token_id:
                 break
             written.append(best)
             text = str(model.tokenizer.decode(written, skip_special_tokens=True))
             if END in text or "\n" in text.lstrip("\n"):
                 break
-            batch = torch.tensor([[best]], device=model.device)
-            if memory is None:  # a family without a cache reads everything again
-                batch = torch.tensor([[*ids, *written]], device=model.device)
+            # a family without a cache reads everything again
+            batch = torch.tensor([[*ids, *written] if memory is None else [best]], device=model.device)
     text = str(model.tokenizer.decode(written, skip_special_tokens=True)).lstrip("\n")
     return text.split(END)[0].split("\n")[0]
 
 
 def clue_loss(model: Model, ids: Sequence[int], layout: Layout) -> float:
-    """Mean loss, in nats a token, over the tokens of all clues in a text: those of the shots and the answer."""
+    """Mean loss, in nats per token, over the tokens of all clues in a text: those of the shots and the answer."""
     batch = torch.tensor([list(ids)])
     with torch.no_grad():
         logits = run(model, {"input_ids": batch}).logits[0, :-1].float()
@@ -103,110 +109,105 @@ def clue_loss(model: Model, ids: Sequence[int], layout: Layout) -> float:
 def vectors_of(model: Model, ids: Sequence[int]) -> Array:
     """The embedding of every token, (n, d)."""
     module: Any = model.module
-    table = module.get_input_embeddings()
     with torch.no_grad():
-        return np.asarray(table(torch.tensor(list(ids), device=model.device)).float().cpu().numpy())
+        found = module.get_input_embeddings()(torch.tensor(list(ids), device=model.device))
+    return np.asarray(found.float().cpu().numpy())
 
 
-@dataclass(frozen=True)
-class Maps:
-    """Maps of all layers, (n_layer, n, n): the mean over heads, and the mean by the size of what each head adds.
-
-    entropies is (n_layer,), the mean over heads of the normalised entropy. by_output says whether sizes were taken
-    behind the output projection.
-    """
-
-    mean: Array
-    weighted: Array
-    entropies: Array
-    by_output: bool
-
-
-class _Look(Tap):
-    """Reduces every layer to its mean maps as it runs."""
-
-    blockwise = False
-
-    def __init__(self, outputs: dict[int, Tensor]) -> None:
-        self.projections = outputs
-        self.probs_of: dict[int, Tensor] = {}
-        self.found: dict[int, tuple[Array, Array, float]] = {}
-
-    def probs(self, call: AttentionCall, probs: Tensor) -> Tensor:
-        self.probs_of[id(call.module)] = probs[0].detach()
-        return probs
-
-    def outputs(self, call: AttentionCall, outputs: Tensor) -> Tensor:
-        key = id(call.module)
-        probs = self.probs_of.pop(key).float()
-        flat = outputs.detach().reshape(-1, *outputs.shape[-2:]).float()  # (query, head, dim)
-        heads = self.projections.get(key)
-        added = flat if heads is None else torch.einsum("qhe,hde->qhd", flat, heads.to(flat))
-        size = added.norm(dim=-1).T  # (head, query)
-        share = size / size.sum(0).clamp(min=1e-30)
-        maps = probs.cpu().numpy()
-        weighted = torch.einsum("hq,hqk->qk", share, probs).cpu().numpy()
-        self.found[key] = (maps.mean(axis=0), weighted, float(np.mean(row_entropy(maps))))
-        return outputs
-
-
-def look(model: Model, ids: Sequence[int]) -> Maps:
-    """Run a text and keep the maps of every layer."""
-    modules = dict(model.module.named_modules())
-    places = {(site.block, site.layer): site.name for site in model.sites}
-    projections = {}
-    for part in parts_of(model)[0]:
-        if part.kind == "o":
-            heads = torch.from_numpy(part.by_head(read(model, part)))
-            projections[id(modules[places[part.block, part.layer]])] = heads.to(model.device)
-    tap = _Look(projections)
-    with torch.no_grad(), tapped(model.module, tap, model.attention):
-        run(model, {"input_ids": torch.tensor([list(ids)])}, whole=False)
-    found = [tap.found[id(modules[site.name])] for site in model.sites]
-    mean, weighted = (np.stack([layer[k] for layer in found]).astype(np.float32) for k in (0, 1))
-    return Maps(mean, weighted, np.array([layer[2] for layer in found]), len(projections) == len(model.sites))
+# --- versions --------------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
 class Version:
-    """A model, or a change of it for the time of a block."""
+    """A model as it is, or edited for the time of a block; a plain record, so that any process can make the edit.
+
+    alpha scales the spectra of W_q and W_k; `by_scores` multiplies the scores by alpha^2 instead, where QK-norm would
+    undo the scaling.
+    """
 
     name: str
-    model: Model
-    change: Callable[[], AbstractContextManager[Any]]
+    alpha: float = 1.0
+    by_scores: bool = False
+
+    def applied(self, model: Model, seed: int) -> AbstractContextManager[Any]:
+        """The model with this edit, for the time of a block."""
+        rng = np.random.default_rng(seed)
+        edits = {
+            "truncated": lambda W: truncate(W, energy=KEPT_ENERGY),
+            "flattened": flatten,
+            "random bases": lambda W: randomise(W, rng),
+        }
+        if self.name in edits:
+            return edited(model, edits[self.name])
+        if self.by_scores:
+            return scale_scores(model, [head for site in model.sites for head in site.heads], self.alpha**2)
+        return nullcontext() if self.alpha == 1 else scale_spectra(model, self.alpha)
 
 
-def versions_of(
-    model: Model, control: Model | None, alphas: Sequence[float], law: ScalingLaw, seed: int
-) -> list[Version]:
-    """The model as it is, with random weights, with scaled and otherwise edited spectra.
+def versions_of(alphas: Sequence[float], control: bool, by_scores: bool) -> list[Version]:
+    """The model as it is, with random weights, with scaled and otherwise edited spectra."""
+    found = ["trained", *(["random weights"] if control else [])]
+    scaled = [Version(f"alpha {alpha:.3g}", alpha, by_scores) for alpha in alphas]
+    return [*map(Version, found), *scaled, *map(Version, ("truncated", "flattened", "random bases"))]
 
-    Where QK-norm undoes a scaling of the weights, the scores are multiplied by alpha^2 instead.
+
+@dataclass(frozen=True)
+class Task:
+    """What all versions are asked: the prompts, the table's own clue for each, and how to measure.
+
+    Every version is shown the same texts: the prompts with the clues that the trained model wrote, which are found in
+    the file `trained` (None for the trained model itself).
     """
-    found = [Version("trained", model, nullcontext)]
-    if control is not None:
-        found.append(Version("random weights", control, nullcontext))
-    found += [Version(f"alpha {alpha:.3g}", model, _scaling(model, alpha, law.exception)) for alpha in alphas]
 
-    def bases() -> AbstractContextManager[Any]:
-        rng = np.random.default_rng(seed)  # anew each time: the same bases for every prompt
-        return edited(model, lambda W: randomise(W, rng))
-
-    return [
-        *found,
-        Version("truncated", model, lambda: edited(model, lambda W: truncate(W, energy=KEPT_ENERGY))),
-        Version("flattened", model, lambda: edited(model, flatten)),
-        Version("random bases", model, bases),
-    ]
+    texts: Sequence[Text]
+    solved: Sequence[Text]
+    permutations: int
+    seed: int
+    threads: int
+    trained: Path | None = None
 
 
-def _scaling(model: Model, alpha: float, why: str) -> Callable[[], AbstractContextManager[Any]]:
-    if not why.startswith("QK-norm"):
-        return lambda: scale_spectra(model, alpha)
+def measure_version(path: Path, given: Model | Named, version: Version, task: Task) -> None:
+    """A unit: one version on all prompts. Arrays have the prompt first; maps are those of the first prompt."""
+    own = None if task.trained is None else json.loads(read_arrays(task.trained, lambda _: False)[1]["clues"])
+    with received(given, task.threads) as model, one_blas_thread(), version.applied(model, task.seed):
+        clues = [greedy_clue(model, encode(model, text)[0]) for text in task.texts]
+        found = [
+            _measured(model, version, text.with_answer(clue), solved, task)
+            for text, clue, solved in zip(task.texts, own or clues, task.solved, strict=True)
+        ]
+    arrays = {name: np.stack([one[name] for one in found]) for name in found[0] if not name.startswith("map_")}
+    arrays |= {name: array for name, array in found[0].items() if name.startswith("map_")}
+    write_arrays(path, arrays, {"clues": json.dumps(clues)})
 
-    @contextmanager
-    def by_scores() -> Iterator[Model]:
-        with scale_scores(model, [head for site in model.sites for head in site.heads], alpha**2):
-            yield model
 
-    return by_scores
+def _measured(model: Model, version: Version, text: Text, solved: Text, task: Task) -> dict[str, Array]:
+    """One version on one prompt; baselines and cosines where they belong."""
+    ids, layout = encode(model, text)
+    maps = mean_maps(model, ids, row_entropy)
+    arrays: dict[str, Array] = {
+        "measures": _measures(maps.mean, layout, maps.measured),
+        "loss": np.array(clue_loss(model, *encode(model, solved))),
+        "map_mean": maps.mean,
+    }
+    if version.name in ("trained", "random weights"):
+        cosine = cosines(vectors_of(model, ids))
+        tests = [
+            rank_correlations(maps.mean[:, start:, start:], cosine[start:, start:], task.permutations, task.seed)
+            for start in (0, 1)
+        ]
+        columns = [column for test in tests for column in (test.rho, test.partial[:, 0], test.p)]
+        arrays["cosine"] = np.stack(columns, axis=1)
+    if version.name == "trained":
+        distance = [distance_map(A) for A in maps.mean]
+        arrays |= {"map_weighted": maps.weighted, "map_cosines": cosine}
+        arrays["weighted"] = _measures(maps.weighted, layout, maps.measured)
+        arrays["uniform"] = _measures([uniform_map(len(ids))], layout, np.ones(1))[0]
+        arrays["distance"] = _measures(distance, layout, maps.measured)
+    return arrays
+
+
+def _measures(maps: Any, layout: Layout, entropies: Array) -> Array:
+    """(n_layer, n_measure)."""
+    rows = [measure_map(A, layout, float(h)) for A, h in zip(maps, entropies, strict=True)]
+    return np.array([[row[name] for name in MEASURES] for row in rows], dtype=np.float64)

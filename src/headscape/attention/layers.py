@@ -1,0 +1,36 @@
+"""What is seen of one attention layer on a set of inputs, as plain arrays."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy.typing as npt
+
+__all__ = ["LayerData"]
+
+Array = npt.NDArray[Any]
+
+
+@dataclass(frozen=True)
+class LayerData:
+    """One attention layer on all inputs; heads before tokens.
+
+    `queries` (n_input, n_head, n_token, dim) and `keys` (n_input, n_kv_head, n_token, dim) are as the weights give
+    them: before rotary embedding, after QK-norm where the layer has one. `rotations` (n_token, dim, dim) are the
+    matrices by which the rotary embedding multiplies row vectors, by position; None without one. A score is
+    scaling * (q R_i) (k R_j)^T; the scaling is NaN where it is not. `probs` and `scores` are (n_input, n_head, n_token,
+    n_token), `outputs` (n_input, n_head, n_token, dim): the probs applied to the values of the head's group. What is
+    not known is None. `note` says what is unusual.
+    """
+
+    layer: int
+    queries: Array | None
+    keys: Array | None
+    values: Array | None
+    scores: Array | None
+    probs: Array
+    outputs: Array | None
+    rotations: Array | None
+    scaling: float
+    note: str

@@ -1,0 +1,293 @@
+"""One attention layer against its Gaussians (Wertich 2024): scores, what comes out of attention, rank, cosines.
+
+Everything is measured on all inputs together, and again with each input left out: that is what intervals come from.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from headscape.attention.layers import LayerData
+from headscape.errors import InputError
+from headscape.statistics.bilinear import Moments, centred_kurtosis, form_moments, measured_moments, pooled_moments
+from headscape.statistics.cosines import RankCorrelations, rank_correlations
+from headscape.statistics.gaussian import entropy, mutual_information, principal_subspace
+from headscape.statistics.left_out import folds, gaussians_left_out, means_left_out, without
+from headscape.statistics.mixture import energy_rank, relative_difference
+from headscape.statistics.tokens import pair_information
+
+__all__ = ["COLUMNS", "FACTS", "Reading", "information_at_distances", "layer_table", "present_offsets"]
+
+Array = npt.NDArray[Any]
+Row = dict[str, float]
+OFFSETS = (0, 1, 4, 16, 64)
+"""Distances from query to key at which scores are predicted and measured; both ways without a causal mask."""
+N_COMPONENTS = 32
+"""Principal components per token where determinants are taken."""
+COMPARED = 8
+"""Inputs on which singular values are taken and attention is compared with cosines."""
+PERMUTATIONS = 99
+
+_MOMENTS = Moments._fields
+COLUMNS = (
+    *_MOMENTS,
+    *(f"{name}_independent" for name in _MOMENTS),
+    *(f"{name}_joint" for name in _MOMENTS),
+    *(f"self_{name}" for name in _MOMENTS),
+    *(f"self_{name}_predicted" for name in _MOMENTS),
+    *("directions", "score_shrinkage"),
+    *("mean_off", "covariance_off", "covariance_halves", "trace_ratio", "variance_kept"),
+    *("entropy_values", "entropy_measured", "entropy_propagated"),
+    *("information_values", "information_measured", "information_propagated"),
+    *("rank90", "cosine_rho", "cosine_partial", "cosine_p"),
+)
+"""What is measured of a head.
+
+mean, variance, skewness, kurtosis (excess) of its scores over the pairs at `OFFSETS`; the same predicted by independent
+tokens of one Gaussian (*_independent) and by a joint Gaussian for every offset (*_joint, whose mean is an identity);
+self_* at offset 0. directions is 6 over the kurtosis of the centred form: how many directions carry the scores.
+
+mean_off, covariance_off: relative distance of the propagated moments of the head's output from the measured ones;
+covariance_halves that of two halves of the inputs, which is chance; trace_ratio propagated over measured. entropy_* of
+values and outputs in the principal subspace of the values (variance_kept), information_* of neighbours in it, less
+that of shuffled pairs. All of these are taken about the mean of each position over inputs, where there are several.
+
+rank90: singular values for 90 % of the energy of the map. cosine_*: rank correlation of attention with the cosine of
+the embeddings, the same with distance held fixed, and its p by permuting the tokens.
+"""
+FACTS = ("null", "shrinkage", "kept")
+"""Beside the information of tokens at a distance: that of shuffled pairs, shrinkage, share of variance kept."""
+
+
+@dataclass(frozen=True)
+class Reading:
+    """How the study reads the inputs: which tokens count, whether keys only precede queries, and the cosines.
+
+    `content` leaves out the first token (a sink, the same in every input) and special tokens at the end. `distances`
+    are those at which information is measured. `cosines` (n_input, n_token, n_token) are those of the embeddings.
+    """
+
+    content: slice
+    causal: bool
+    distances: Sequence[int]
+    seed: int
+    cosines: Array | None = None
+
+
+def _pairs(x: Array, y: Array, r: int) -> Array:
+    """Each row of x (n_input, n, dim) joined to the row of y that lies r before it."""
+    n = x.shape[1]
+    first, second = (x[:, r:], y[:, : n - r]) if r >= 0 else (x[:, :r], y[:, -r:])
+    return np.concatenate([first, second], axis=-1)
+
+
+def _centred(tokens: Array) -> Array:
+    """Tokens (n_input, n, k) less the mean of their position over inputs, rescaled to compensate.
+
+    Position i has a Gaussian N(mu_i, S_i) of its own; from one input its mean cannot be told from the token.
+    """
+    n_input = len(tokens)
+    return tokens if n_input < 2 else (tokens - tokens.mean(axis=0)) * np.sqrt(n_input / (n_input - 1))
+
+
+def present_offsets(n_content: int, causal: bool) -> list[int]:
+    """The offsets (query less key position) that some pair of content tokens has."""
+    back = [r for r in OFFSETS if r < n_content]
+    return back if causal else sorted({*back, *(-r for r in back)})
+
+
+def layer_table(data: LayerData, reading: Reading) -> Array:
+    """The table (1 + n_input, n_head, n_column) of a layer by `COLUMNS`: on all inputs, and with each left out."""
+    n_input, n_head = data.probs.shape[:2]
+    rows = [_score_rows(data, reading, head) or [{} for _ in folds(n_input)] for head in range(n_head)]
+    for head, found in enumerate(rows):
+        for part in (_after_rows(data, reading, head), _rank_rows(data, head)):
+            for row, more in zip(found, part, strict=False):
+                row |= more
+    _cosine_rows(data, reading, rows)
+    table = [[[row.get(name, np.nan) for name in COLUMNS] for row in found] for found in rows]
+    return np.array(table, dtype=np.float64).swapaxes(0, 1)
+
+
+# --- scores ----------------------------------------------------------------------------------------------------------
+
+
+def _form(data: LayerData, dim: int, r: int) -> Array:
+    """The matrix C of the score q C k^T of a query with a key r before it."""
+    if data.rotations is None:
+        return data.scaling * np.eye(dim)
+    at_query, at_key = data.rotations[max(r, 0)], data.rotations[max(-r, 0)]
+    return np.asarray(data.scaling * at_query.astype(float) @ at_key.T.astype(float))
+
+
+def _score_rows(data: LayerData, reading: Reading, head: int) -> list[Row]:
+    """Moments of the scores of a head, measured and predicted; none where they are not products of queries and keys."""
+    if data.queries is None or data.keys is None or data.scores is None or not np.isfinite(data.scaling):
+        return []
+    q = data.queries[:, head, reading.content].astype(float)
+    k = data.keys[:, head * data.keys.shape[1] // data.probs.shape[1], reading.content].astype(float)
+    scores = data.scores[:, head, reading.content, reading.content].astype(float)
+    dim = q.shape[-1]
+    x, y = slice(0, dim), slice(dim, 2 * dim)
+    offsets = present_offsets(q.shape[1], reading.causal)
+    forms = [_form(data, dim, r) for r in offsets]
+    seen = [np.diagonal(scores, -r, axis1=1, axis2=2) for r in offsets]
+    both = [gaussians_left_out(_pairs(q, k, r)) for r in offsets]
+    counts = [part[0].size for part in seen]
+    rows = []
+    for fold, (of_q, of_k) in enumerate(zip(gaussians_left_out(q), gaussians_left_out(k), strict=True)):
+        pairs = [found[fold] for found in both]
+        moments = {
+            "{}": [measured_moments(without(part, fold)) for part in seen],
+            "{}_independent": [form_moments(C, of_q.mean, of_k.mean, of_q.covariance, of_k.covariance) for C in forms],
+            "{}_joint": [
+                form_moments(C, g.mean[x], g.mean[y], g.covariance[x, x], g.covariance[y, y], g.covariance[y, x])
+                for C, g in zip(forms, pairs, strict=True)
+            ],
+        }
+        row: Row = {}
+        for pattern, parts in moments.items():
+            row |= _named(pattern, pooled_moments(parts, counts))
+        itself = offsets.index(0)
+        row |= _named("self_{}", moments["{}"][itself]) | _named("self_{}_predicted", moments["{}_joint"][itself])
+        row["directions"] = 6 / centred_kurtosis(np.eye(dim), of_q.covariance, of_k.covariance)
+        row["score_shrinkage"] = max(g.shrinkage for g in (of_q, of_k, *pairs))
+        rows.append(row)
+    return rows
+
+
+def _named(pattern: str, moments: Moments) -> Row:
+    return {pattern.format(name): value for name, value in moments._asdict().items()}
+
+
+# --- after attention -------------------------------------------------------------------------------------------------
+
+
+def _after_rows(data: LayerData, reading: Reading, head: int) -> list[Row]:
+    """Moments of a head's output: with the map of each input, and with the mean map of the other inputs."""
+    if data.values is None or data.outputs is None:
+        return []
+    n_input, n_head = data.probs.shape[:2]
+    values = data.values[:, head * data.values.shape[1] // n_head].astype(float)
+    probs, content = data.probs[:, head].astype(float), reading.content
+    parts = {"values": values[:, content], "measured": data.outputs[:, head, content].astype(float)}
+    rows: list[Row] = []
+    for fold in folds(n_input):
+        fixed = _with_fixed_weights(without(probs, fold), without(values, fold))[:, content]
+        rows.append(_moments_off(without(parts["measured"], fold), fixed) if len(fixed) > 1 else {})
+        if fold == 0 and n_input > 1:
+            parts["propagated"] = fixed
+    tokens = parts["values"]
+    try:
+        subspace = principal_subspace(tokens.reshape(-1, tokens.shape[-1]), N_COMPONENTS)
+    except InputError:  # values that are all equal
+        return rows
+    for name, found in parts.items():
+        for row, more in zip(rows, _information(name, subspace.project(found), reading.seed), strict=False):
+            row |= more | {"variance_kept": subspace.kept}
+    return rows
+
+
+def _with_fixed_weights(probs: Array, values: Array) -> Array:
+    """Outputs (n_input, n, dim) had each input been given the mean map of the others."""
+    return np.asarray((probs.sum(axis=0) - probs) / max(len(probs) - 1, 1) @ values)
+
+
+def _moments_off(measured: Array, propagated: Array) -> Row:
+    """How far the propagated moments are from the measured ones."""
+
+    def covariance(tokens: Array) -> Array:
+        flat = _centred(tokens).reshape(-1, tokens.shape[-1])
+        return np.asarray(flat.T @ flat / len(flat))
+
+    S, S_p = covariance(measured), covariance(propagated)
+    trace = float(np.trace(S))
+    found = {
+        "mean_off": relative_difference(propagated.mean(axis=0), measured.mean(axis=0)),
+        "covariance_off": relative_difference(S_p, S),
+        "trace_ratio": float(np.trace(S_p)) / trace if trace else float("nan"),
+    }
+    if len(measured) > 3:  # each half has a mean of its own
+        found["covariance_halves"] = relative_difference(*(covariance(measured[start::2]) for start in (0, 1)))
+    return found
+
+
+def _information(name: str, tokens: Array, seed: int) -> list[Row]:
+    """Entropy of tokens (n_input, n, k) and information of neighbours; none where the covariance is singular."""
+    tokens = _centred(tokens)
+    k = tokens.shape[-1]
+    pairs = _pairs(tokens, tokens, 1)
+    try:
+        null = _null(pairs, seed, 1)
+        return [
+            {f"entropy_{name}": entropy(alone), f"information_{name}": mutual_information(both, k) - null}
+            for alone, both in zip(gaussians_left_out(tokens), gaussians_left_out(pairs), strict=True)
+        ]
+    except InputError:  # outputs that are all equal, say of a head that rests on one token
+        return []
+
+
+def _null(pairs: Array, seed: int, n_shuffles: int) -> float:
+    """Information of pairs (n_input, n, 2k) when their partners are shuffled: finite samples show some."""
+    flat = pairs.reshape(-1, pairs.shape[-1])
+    k = flat.shape[1] // 2
+    return pair_information(flat[:, :k], flat[:, k:], seed, n_shuffles).null
+
+
+# --- rank and cosines ------------------------------------------------------------------------------------------------
+
+
+def _rank_rows(data: LayerData, head: int) -> list[Row]:
+    ranks = np.array([energy_rank(P) for P in data.probs[:COMPARED, head]], dtype=float)
+    return [{"rank90": float(mean)} for mean in means_left_out(ranks, len(data.probs))]
+
+
+def _cosine_rows(data: LayerData, reading: Reading, rows: Sequence[Sequence[Row]]) -> None:
+    """Rank correlation of attention with embedding cosines over pairs of different tokens, for all heads."""
+    if reading.cosines is None:
+        return
+    content, n_key = reading.content, data.probs.shape[-1]
+    # a row with many keys has little for each: times their number, rows of different length compare
+    keys = np.arange(1, n_key + 1) if reading.causal else np.full(n_key, n_key)
+    found = [
+        rank_correlations(
+            (probs * keys[:, None].astype(np.float32))[:, content, content],
+            cosines[content, content],
+            PERMUTATIONS,
+            reading.seed + number,
+            causal=reading.causal,
+        )
+        for number, (probs, cosines) in enumerate(zip(data.probs[:COMPARED], reading.cosines, strict=False))
+    ]
+    n_input = len(data.probs)
+    rho, partial = (means_left_out(np.array(parts), n_input) for parts in zip(*found, strict=True))
+    p = RankCorrelations(rho[0], partial[0]).p
+    for head, row_of in enumerate(rows):
+        for fold, row in enumerate(row_of):
+            row |= {"cosine_rho": rho[fold][head], "cosine_partial": partial[fold][head, 0], "cosine_p": p[head]}
+
+
+# --- tokens at a distance --------------------------------------------------------------------------------------------
+
+
+def information_at_distances(state: Array, reading: Reading) -> tuple[Array, Array]:
+    """Mutual information by distance of tokens (n_input, n, dim) at one depth, less that of shuffled pairs.
+
+    Returns it as (n_distance, 1 + n_input), of all inputs and with each left out, and facts (n_distance, 3) by `FACTS`.
+    Position means are removed: a position embedding makes tokens depend on each other at any distance.
+    """
+    tokens = _centred(state[:, reading.content].astype(float))
+    subspace = principal_subspace(tokens.reshape(-1, tokens.shape[-1]), N_COMPONENTS)
+    projected = subspace.project(tokens)
+    rows, facts = [], []
+    for r in reading.distances:
+        pairs = _pairs(projected, projected, r)
+        null, fitted = _null(pairs, reading.seed, 5), gaussians_left_out(pairs)
+        rows.append([mutual_information(g, subspace.dim) - null for g in fitted])
+        facts.append([null, fitted[0].shrinkage, subspace.kept])
+    return np.array(rows), np.array(facts)

@@ -1,0 +1,136 @@
+"""Units of the Gaussian study that run the model: a version of it by depth, and its embeddings and next tokens."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from headscape.attention.models import Model
+from headscape.attention.samples import Sample, replayed
+from headscape.attention.sending import Named, received
+from headscape.attention.sites import run
+from headscape.attention.watching import by_depth, in_double, precision
+from headscape.captures import Capture, open_capture
+from headscape.errors import InputError
+from headscape.geometry.diffusion import one_blas_thread
+from headscape.statistics.embeddings import TOP, describe_embeddings, mixtures, neighbour_rows, one_gram
+from headscape.statistics.mixture import position_share, token_spread
+from headscape.storage import write_arrays
+
+__all__ = ["VERSIONS", "Task", "embedded", "ids_of", "inputs_of", "measure_tokens", "measure_version"]
+
+Array = npt.NDArray[Any]
+FEWER = 8
+"""Inputs used where every version of the model runs on them, or where tokens are counted by position."""
+VERSIONS: dict[str, dict[str, Any]] = {
+    "trained": {},
+    "alpha = 2": {"alpha": 2.0},
+    "alpha = 1/2": {"alpha": 0.5},
+    "no skip": {"skip": False},
+    "no skip, alpha = 2": {"skip": False, "alpha": 2.0},
+    "no skip, alpha = 1/2": {"skip": False, "alpha": 0.5},
+}
+"""Versions of the model whose tokens are followed by depth; of random weights only the first and the fourth."""
+
+
+@dataclass(frozen=True)
+class Task:
+    """A model and the first n inputs of a capture, as a unit gets them in any process; `content` are the tokens used."""
+
+    model: Model | Named
+    source: Capture | Path
+    block: str
+    n: int
+    content: slice
+    seed: int
+    threads: int
+
+
+def inputs_of(model: Model, captured: Capture, block: str, n: int) -> list[Sample]:
+    """The first inputs of a capture, to be run again; an `InputError` when the model has not its heads."""
+    ours = {head for site in model.sites for head in site.heads}
+    missing = [head for head in captured.heads(block) if head not in ours]
+    if missing:
+        raise InputError(f"{model.source} has no head {missing[0]}: it is not the model of this capture")
+    return replayed(model, captured)[:n]
+
+
+def ids_of(model: Model, samples: Sequence[Sample], block: str) -> Array | None:
+    """Token ids (n_input, n_token) of a block, None for images and plain modules.
+
+    The decoder of a seq2seq model reads its own.
+    """
+    if model.images is not None or not hasattr(model.module, "get_input_embeddings"):
+        return None
+    own = "decoder_input_ids" if block.startswith("decoder") else "input_ids"
+    name = own if own in samples[0].arguments else "input_ids"
+    rows = [sample.arguments[name][0].numpy() for sample in samples]
+    if len({len(row) for row in rows}) > 1:
+        raise InputError("the captured inputs differ in length; capture again without --keep-short")
+    return np.stack(rows)
+
+
+def embedded(model: Model, ids: Array | None = None) -> Array:
+    """What the embedding module outputs for token ids (...,), or for the whole vocabulary: (..., dim).
+
+    Not the rows of its table: Gemma's module multiplies them by the root of the hidden size.
+    """
+    module: Any = model.module
+    embed = module.get_input_embeddings()
+    asked = torch.arange(len(embed.weight)) if ids is None else torch.from_numpy(np.ascontiguousarray(ids))
+    with torch.no_grad():
+        return np.asarray(embed(asked.to(model.device)).float().cpu().numpy())
+
+
+def measure_version(path: Path, task: Task, options: Mapping[str, Any]) -> None:
+    """A unit: spread of the tokens by depth (n_input, n_depth, 2), the share of position, the numerical precision.
+
+    Without skip connections spreads decay by orders of magnitude; those versions are computed in float64.
+    """
+
+    def measure(state: Array) -> tuple[list[Any], float]:
+        tokens = state[:, task.content].astype(float)
+        return [token_spread(x) for x in tokens], position_share(tokens) if len(tokens) > 1 else float("nan")
+
+    with received(task.model, task.threads) as model, one_blas_thread():
+        samples = inputs_of(model, open_capture(task.source), task.block, min(FEWER, task.n))
+        with nullcontext() if options.get("skip", True) else in_double(model):
+            found = by_depth(model, samples, measure, **options)
+            floor = precision(model)
+    spread, position = (np.array([one[part] for one in found]) for part in (0, 1))
+    write_arrays(path, {"depth": spread.swapaxes(0, 1), "position": position, "floor": np.array([floor])})
+
+
+def measure_tokens(path: Path, task: Task) -> None:
+    """A unit: embeddings beside random vectors, and the mixtures of likely next tokens."""
+    with received(task.model, task.threads) as model, one_blas_thread():
+        samples = inputs_of(model, open_capture(task.source), task.block, task.n)
+        ids, table, tokenizer = ids_of(model, samples, task.block), embedded(model), model.tokenizer
+        assert ids is not None
+        arrays = describe_embeddings(table, ids, task.seed)
+        found = {f"embedding/{name}": array for name, array in arrays.items()}
+        rows = [] if tokenizer is None else neighbour_rows(table, ids, lambda i: str(tokenizer.decode([i])).strip())
+        sources = {"1-gram": one_gram(ids, FEWER)} if task.n > 1 else {}
+        if model.task == "causal-lm":
+            sources["model"] = [_likely_next(model, sample) for sample in samples[:FEWER]]
+        for name, likely in sources.items():
+            facts, spectra = mixtures(likely, ids, table, task.content)
+            found |= {f"next/{name}/facts": facts, f"next/{name}/spectrum": spectra}
+    write_arrays(path, found, {"neighbours": json.dumps(rows)})
+
+
+def _likely_next(model: Model, sample: Sample) -> tuple[Array, Array]:
+    """The model's likeliest next tokens at every position: ids and probabilities (n_token, TOP)."""
+    with torch.no_grad():
+        logits = run(model, sample.arguments).logits[0].float()
+        best = torch.topk(logits, TOP, dim=-1)
+        probs = (best.values - torch.logsumexp(logits, dim=-1, keepdim=True)).exp()
+    return best.indices.cpu().numpy(), probs.double().cpu().numpy()

@@ -1,0 +1,207 @@
+"""What the few-shot study says: each observation of Wertich (2024, chapter 8), measured beside its control."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from headscape.intervals import exactly, mean_interval
+from headscape.results import Finding
+from headscape.statistics.edits import EXACT
+from headscape.statistics.thesis import THESIS
+from headscape.studies.prompt.maps import MEASURES
+from headscape.studies.work.sentences import opening
+from headscape.verdicts import Judgement, judge
+
+if TYPE_CHECKING:
+    from headscape.studies.prompt.result import PromptResult
+
+__all__ = ["CLAIMS", "findings"]
+
+MINIMAL = 0.1
+"""Rank correlation below which a relation counts as minimal."""
+FLAT = 0.95
+"""Normalized entropy from which attention counts as uniform."""
+LEVEL = 0.05
+
+
+CLAIMS = {  # id: how the finding opens when the claim holds, and when it does not
+    "depth": (
+        "Maps begin diagonal, spread out and become diagonal again, as Wertich sees",
+        "Maps are not more diagonal in the first and last layers than in the middle, against Wertich",
+    ),
+    "shots": (
+        "Words attend within their shot, beyond what being near gives",
+        "Words do not attend within their shot beyond what being near gives",
+    ),
+    "cosines": (
+        "The cosine of embeddings hardly predicts attention in any layer, as Wertich says",
+        "The cosine of embeddings does predict some attention, against Wertich",
+    ),
+    "random": ("Attention with random weights is uniform", "Attention with random weights is not uniform"),
+    "upscaled": (
+        "Larger spectra make words attend more to themselves, as Wertich sees",
+        "Larger spectra do not make words attend more to themselves, against Wertich",
+    ),
+    "downscaled": (
+        "Smaller spectra flatten attention and make the clues worse, as Wertich sees",
+        "Smaller spectra do not both flatten attention and make the clues worse, against Wertich",
+    ),
+    "law": (
+        "Scaling both spectra of a layer by alpha multiplies its scores by alpha^2, its input held fixed",
+        "Scaling both spectra of a layer by alpha does not multiply its scores by alpha^2 here",
+    ),
+}
+
+
+def findings(r: PromptResult) -> list[Finding]:
+    """The clue, patterns by depth and shot, cosines, then the controls."""
+    found = [_clue(r), _depth(r), _values(r)]
+    if r.settings["shots"] > 0:
+        found.append(_shots(r))
+    found.append(_cosines(r))
+    if "random weights" in r.versions:
+        found.append(_random(r))
+    found += [_up(r)] if "alpha 2" in r.versions else []
+    found += [_down(r)] if "alpha 0.5" in r.versions else []
+    return [*found, _edits(r), _law(r)]
+
+
+def _tested(claim: str, figure: str | None, judgement: Judgement, rest: str) -> Finding:
+    return Finding(opening(judgement, *CLAIMS[claim]) + rest, figure, judgement, f"prompt.{claim}")
+
+
+def _weaker(first: Judgement, second: Judgement) -> Judgement:
+    """Of two conditions that must both hold, the one that decides."""
+    failed = [one for one in (first, second) if one.verdict == "does not hold"]
+    open_ones = [one for one in (first, second) if one.verdict == "cannot tell"]
+    return (failed or open_ones or [first])[0]
+
+
+def _clue(r: PromptResult) -> Finding:
+    text = (
+        f"For {r.targets[0]!r} after {r.settings['shots']} examples the model writes “{r.clues['trained'][0].strip()}”. "
+        f"Numbers below are means over {len(r.targets)} such prompts, with 95 % intervals over them; the observations "
+        f"tested are those of {THESIS}, chapter 8."
+    )
+    return Finding(text, "clues")
+
+
+def _depth(r: PromptResult) -> Finding:
+    own = r.of("trained", "drawn_self")
+    n, ends = r.n_layers, max(1, r.n_layers // 10)
+    middle = own[:, n // 4 : max(n // 4 + 1, 3 * n // 4)].mean(axis=1)
+    parts = {"first": own[:, :ends].mean(axis=1), "last": own[:, -ends:].mean(axis=1)}
+    gaps = {name: mean_interval(values - middle) for name, values in parts.items()}
+    verdict = _weaker(*(judge(gap, above=0.0, control="the middle half of the layers") for gap in gaps.values()))
+    uniform = float(r.uniform[:, MEASURES.index("drawn_self")].mean())
+    rest = (
+        f". Of what a word gives to words and clues (the map that is drawn) {parts['first'].mean():.3f} stays on itself in the "
+        f"first layers, {middle.mean():.3f} in the middle half, {parts['last'].mean():.3f} in the last (uniform attention "
+        f"{uniform:.3f}); first - middle is {gaps['first']}, last - middle {gaps['last']}. Of all its attention a token keeps "
+        f"{r.mean('trained', 'self')} on itself."
+    )
+    return _tested("depth", "self-mass", verdict, rest)
+
+
+def _values(r: PromptResult) -> Finding:
+    i, j = np.tril_indices(len(r.tokens), -1)
+    text = (
+        f"Most attention is not in the picture: words and clues put {r.mean('trained', 'first')} of their weight on the first "
+        f"token, and a picture of words and clues alone leaves out {r.mean('trained', 'dropped')}. Of its entries off the "
+        f"diagonal, {float((r.token_maps[:, i, j] > 0.1).mean()):.1%} are above 0.1, the range that Wertich shows."
+    )
+    return Finding(text, "masses")
+
+
+def _shots(r: PromptResult) -> Finding:
+    share = {name: r.within_share(name).mean(axis=1) for name in ("trained", "distance", "uniform")}
+    gain = mean_interval(share["trained"] - share["distance"])
+    verdict = judge(gain, above=0.0, control="the same map with content averaged out, which knows distances alone")
+    control = ""
+    if "random weights" in r.versions:
+        control = f", {float(r.within_share('random weights').mean()):.2f} with random weights"
+    rest = (
+        f". Of the weight on words and clues, {mean_interval(share['trained'])} stays within the shot (the target's words "
+        f"included); {float(share['uniform'].mean()):.2f} under uniform attention{control}, and "
+        f"{mean_interval(share['distance'])} if attention knew distances alone. The boundary itself adds {gain}."
+    )
+    return _tested("shots", "shots", verdict, rest)
+
+
+def _cosines(r: PromptResult) -> Finding:
+    partial = r.tested("partial")
+    largest = mean_interval(np.abs(partial).max(axis=1))
+    verdict = judge(largest, below=MINIMAL, control="a minimal correlation, in every layer of a prompt")
+    best = int(np.abs(partial.mean(axis=0)).argmax())
+    inner, p = mean_interval(r.tested("partial_inner").mean(axis=1)), r.tested("p")
+    rest = (
+        f". Spearman's correlation, distance held fixed, is {mean_interval(partial.mean(axis=1))} over layers ({inner} without "
+        f"the first token) and {largest} at its largest; on average it is largest in layer {best}, "
+        f"{mean_interval(partial[:, best])}. p < {LEVEL:g} in {float((p < LEVEL).mean()):.0%} of layers and prompts, "
+        f"{LEVEL:.0%} by chance."
+    )
+    if len(r.cosine) > 1:
+        rest += f" With random weights it is {mean_interval(r.tested('partial', 'random weights').mean(axis=1))}."
+    return _tested("cosines", "cosines", verdict, rest)
+
+
+def _random(r: PromptResult) -> Finding:
+    control = r.mean("random weights", "entropy")
+    verdict = judge(control, above=FLAT, control="from here on attention counts as uniform")
+    single = [r.mean(name, "head_entropy").value for name in ("random weights", "trained")]
+    rest = (
+        f": its entropy is {control} of the maximum, {r.mean('trained', 'entropy')} when trained (single heads "
+        f"{single[0]:.2f} and {single[1]:.2f}). Its clue: “{r.clues['random weights'][0].strip()[:80]}”."
+    )
+    return _tested("random", "entropy", verdict, rest)
+
+
+def _change(r: PromptResult, version: str) -> str:
+    scores = r.law_exception.startswith("QK-norm")
+    alpha = float(version.split()[1])
+    what = f"scores times {alpha**2:g}" if scores else f"both spectra times {alpha:g}"
+    own = r.mean(version, "drawn_self")
+    return (
+        f". With {what} entropy changes by {r.change(version, 'entropy')}, the share of a word on itself on the map of words "
+        f"and clues by {r.change(version, 'drawn_self')} (to {own}; of all its attention to "
+        f"{r.mean(version, 'self').value:.3f}) and the loss by {r.change(version)} nats; the clue becomes "
+        f"“{r.clues[version][0].strip()[:80]}”."
+    )
+
+
+def _up(r: PromptResult) -> Finding:
+    verdict = judge(r.change("alpha 2", "drawn_self"), above=0.0, control="the trained model")
+    before, after = (r.of(name, "drawn_self").mean(axis=0) for name in ("trained", "alpha 2"))
+    thirds = zip(*(np.array_split(x, min(3, len(x))) for x in (before, after)), strict=True)
+    by_third = ", ".join(f"{float(x.mean()):.2f} to {float(y.mean()):.2f}" for x, y in thirds)
+    rest = (
+        f"{_change(r, 'alpha 2')} By thirds of the layers the share of a word on itself goes from {by_third}; it is more than "
+        f"half in {int((after > 0.5).sum())} of {len(after)} layers. Wertich also sees coherent text that repeats the prompt."
+    )
+    return _tested("upscaled", "self-mass", verdict, rest)
+
+
+def _down(r: PromptResult) -> Finding:
+    flatter = judge(r.change("alpha 0.5", "entropy"), above=0.0, control="the trained model")
+    worse = judge(r.change("alpha 0.5"), above=0.0, control="the loss of the trained model")
+    return _tested("downscaled", "entropy", _weaker(flatter, worse), _change(r, "alpha 0.5"))
+
+
+def _edits(r: PromptResult) -> Finding:
+    parts = ", ".join(f"{name} {r.change(name)}" for name in ("truncated", "flattened", "random bases"))
+    text = (
+        f"Other edits of every head's W_q and W_k change the loss by: {parts} nats (truncated keeps 90 % of the energy; "
+        "flattened makes all singular values equal; random bases keeps them and turns the directions)."
+    )
+    return Finding(text, "losses")
+
+
+def _law(r: PromptResult) -> Finding:
+    tolerance = EXACT.get(str(r.settings.get("dtype")), EXACT["float32"])
+    verdict = judge(exactly(r.law_error), below=tolerance, control="rounding of the weights' number type")
+    rest = f": on this model to {r.law_error:.1g}, relative." if not r.law_exception else f": {r.law_exception}."
+    if r.law_exception.startswith("QK-norm"):
+        rest += " Scores were multiplied by alpha^2 instead."
+    return _tested("law", None, verdict, rest)

@@ -1,0 +1,73 @@
+"""Embedding cosines against attention: rank correlations, also with distance held fixed."""
+
+import numpy as np
+import pytest
+from scipy.stats import rankdata, spearmanr
+
+import headscape as hs
+from headscape.statistics.cosines import cosines, rank_correlations
+
+
+def a_map(n, seed=0, heads=None):
+    scores = 2 * np.random.default_rng(seed).normal(size=(*([heads] if heads else []), n, n))
+    weights = np.exp(scores) * np.tri(n)
+    return weights / weights.sum(axis=-1, keepdims=True)
+
+
+def test_rank_correlations_against_scipy():
+    n = 14
+    A, V = np.stack([a_map(n, 1), a_map(n, 2)]), np.random.default_rng(0).normal(size=(n, 5))
+    C = cosines(V)
+    np.testing.assert_allclose(C[3, 5], V[3] @ V[5] / np.linalg.norm(V[3]) / np.linalg.norm(V[5]))
+    for start in (0, 1):
+        found = rank_correlations(A[:, start:, start:], C[start:, start:], 20)
+        pairs = [(i, j) for i in range(start, n) for j in range(start, i)]
+        c, d = (np.array([f(i, j) for i, j in pairs]) for f in (lambda i, j: C[i, j], lambda i, j: i - j))
+        for k in range(2):
+            a = np.array([A[k, i, j] for i, j in pairs])
+            assert found.rho[k] == pytest.approx(spearmanr(a, c)[0])
+            residuals = []
+            for x in (a, c):
+                line = np.polyfit(rankdata(d), rankdata(x), 1)
+                residuals.append(rankdata(x) - np.polyval(line, rankdata(d)))
+            assert found.partial[k, 0] == pytest.approx(np.corrcoef(*residuals)[0, 1])
+    for maps, cosine in ((A[:, :2, :2], C[:2, :2]), (A[0], C)):
+        with pytest.raises(hs.InputError, match="the same 3 tokens"):
+            rank_correlations(maps, cosine, 5)
+
+
+def test_maps_that_are_not_causal_are_compared_both_ways():
+    n = 9
+    A, C = (
+        np.random.default_rng(3).dirichlet(np.ones(n), size=(2, n)),
+        cosines(np.random.default_rng(4).normal(size=(n, 4))),
+    )
+    pairs = [(i, j) for i in range(n) for j in range(n) if i != j]
+    found = rank_correlations(A, C, 3, causal=False)
+    for k in range(2):
+        assert found.rho[k] == pytest.approx(spearmanr([A[k, i, j] for i, j in pairs], [C[i, j] for i, j in pairs])[0])
+
+
+def test_cosines_of_a_stack_and_of_zero():
+    V = np.random.default_rng(1).normal(size=(3, 5, 4))
+    V[1, 2] = 0
+    found = cosines(V)
+    assert found.shape == (3, 5, 5) and not found[1, 2].any()
+    np.testing.assert_allclose(found[2, 0, 1], V[2, 0] @ V[2, 1] / np.linalg.norm(V[2, 0]) / np.linalg.norm(V[2, 1]))
+
+
+def test_permutations_tell_a_planted_relation_from_none():
+    n = 24
+    C = cosines(np.random.default_rng(0).normal(size=(n, 6)))
+    planted = np.exp(4 * C) * np.tri(n)
+    planted /= planted.sum(axis=1, keepdims=True)
+    found = rank_correlations(planted[None], C, 199)
+    assert found.p[0] == 1 / 200 and found.partial[0, 0] > 0.5
+    nothing = rank_correlations(np.stack([a_map(n, seed) for seed in range(100, 160)]), C, 99)
+    assert 0.01 <= (nothing.p <= 0.1).mean() <= 0.25  # 0.1 expected of 60
+    near = np.tri(n) / np.arange(1, n + 1)[:, None] * 0.5 ** np.abs(np.arange(n)[:, None] - np.arange(n))
+    recent = np.exp(-0.3 * np.abs(np.arange(n)[:, None] - np.arange(n)))
+    only_distance = rank_correlations(
+        near[None], recent, 9
+    )  # both follow distance: nothing is left when it is held fixed
+    assert only_distance.rho[0] > 0.5 > abs(only_distance.partial[0, 0])

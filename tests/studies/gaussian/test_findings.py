@@ -1,0 +1,136 @@
+"""What the Gaussian study says: verdicts that follow from the table, with enough inputs, and above rounding."""
+
+import dataclasses
+
+import numpy as np
+import pytest
+
+import zoo
+from headscape.attention.models import wrap_module
+from headscape.intervals import jackknife, mean_interval
+from headscape.report.drawing import draw
+from headscape.report.gather import gather
+from headscape.report.pictures import picture
+from headscape.studies.gaussian.findings import CLAIMS, findings
+from headscape.studies.gaussian.result import over_inputs
+from headscape.studies.gaussian.study import gaussian
+from watched import captured_by
+
+
+@pytest.fixture(scope="module")
+def result():
+    model, control = (wrap_module(zoo.make("llama", seed), name="llama") for seed in (0, 1))
+    return gaussian(captured_by(model, 9, 40), model=model, control=control, threads=1)
+
+
+def by_claim(result):
+    return {f.claim.removeprefix("gaussian."): f for f in findings(result) if f.claim}
+
+
+def changed(result, **fields):
+    return type(result)(**vars_of(result) | fields)
+
+
+def vars_of(result):
+    return {field.name: getattr(result, field.name) for field in dataclasses.fields(result)}
+
+
+def test_every_claim_has_a_finding_with_a_rule(result):
+    assert set(by_claim(result)) == set(CLAIMS)
+    ids = {figure.id for figure in result.figures()}
+    assert len(ids) == len(result.figures())
+    for finding in findings(result):
+        assert finding.text.endswith(".") and "nan" not in finding.text
+        assert finding.figure is None or finding.figure in ids
+        if finding.judgement is not None:
+            assert "lies" in finding.judgement.why or finding.verdict == "cannot tell"
+    assert "Martin" not in findings(result)[0].text and "M. V. Wertich" in findings(result)[0].text
+
+
+def test_verdicts_follow_from_the_table(result):
+    found, frame = by_claim(result), result.to_frame()
+    size = np.maximum(frame["kurtosis"].abs(), frame["skewness"].abs())
+    assert f"in {(size <= 0.5).mean():.0%} of heads" in found["normal"].text
+    folds = [result.frames["trained"][k]["raised"].quantile(0.1) for k in range(10)]
+    raised = jackknife(lambda chosen: folds[0] if len(chosen) == 9 else folds[1 + 36 - chosen.sum()], 9)
+    assert found["self"].verdict == "does not hold" and raised.high < 0  # random weights raise half of the heads
+    assert str(raised) in found["self"].judgement.why
+    assert ("were shrunk" in found["scores"].text) == (frame["score_shrinkage"].max() > 0)
+    assert "were shrunk" in found["distance"].text
+    assert found["rank"].holds is False and (frame["rank90"] > np.log(40)).mean() > 0.1
+
+
+def test_an_interval_is_over_inputs():
+    values = np.array([1.0, 4.0, 2.0, 7.0])
+    parts = [values.mean(), *(np.delete(values, i).mean() for i in range(4))]
+    found, expected = over_inputs(parts, float), mean_interval(values)
+    assert (found.value, found.low, found.high, found.n) == pytest.approx(
+        (expected.value, expected.low, expected.high, 4)
+    )
+    assert not over_inputs([1.0], float).known
+
+
+@pytest.mark.parametrize("n", [1, 7])
+def test_fewer_than_eight_inputs_decide_nothing(n):
+    model = wrap_module(zoo.make("bert"), name="bert")
+    found = by_claim(gaussian(captured_by(model, n, 32), model=model, threads=1))
+    tokens = {"sphere", "softmax"}  # about the vocabulary: its tokens are the inputs
+    assert {f.verdict for name, f in found.items() if name not in tokens} == {"cannot tell"}
+    assert f"{n} of the 8 inputs" in found["rank"].judgement.why
+    assert found["softmax"].verdict == "holds"
+
+
+def test_random_weights_say_what_is_not_learnt(result):
+    found = by_claim(result)
+    assert found["neighbours"].holds and "not learnt" in found["neighbours"].text
+    alone = by_claim(changed(result, control=None, control_folds=None))
+    assert alone["neighbours"].holds and "not learnt" not in alone["neighbours"].text
+
+
+def test_a_random_model_earns_no_tick_about_what_is_learnt(result):
+    found = by_claim(result)
+    assert not any(found[name].holds for name in ("self", "next", "sphere"))
+
+
+def test_what_is_below_rounding_has_no_interval(result):
+    """Spreads of some 1e-16: tokens are one, and how far alpha matters cannot be told."""
+    arrays = dict(result.arrays)
+    rng = np.random.default_rng(0)
+    for name in ("no skip", "no skip, alpha = 1/2", "no skip, alpha = 2"):
+        arrays[f"depth/{name}"] = arrays[f"depth/{name}"].copy()
+        arrays[f"depth/{name}"][:, -1, 0] = rng.uniform(1e-16, 9e-16, 8)
+    found = by_claim(changed(result, arrays=arrays))
+    assert "to less than 6e-14, the numerical precision," in found["mixture-alone"].text
+    assert "e-16" not in found["mixture-alone"].text and found["mixture-alone"].holds
+    assert found["mixture-alone"].judgement.why.startswith("5.68e-14 lies below 0.1")  # a bound, not an interval
+    assert found["spectra"].verdict == "cannot tell" and "numerical precision" in found["spectra"].judgement.why
+    assert found["spectra"].text.count("less than 6e-14") == 3 and "e-16" not in found["spectra"].text
+    figure = next(f for f in changed(result, arrays=arrays).figures() if f.id == "mixture-spread")
+    lines = {line["name"]: line for line in figure.data["series"]}
+    assert lines["no skip"]["y"][-1] == lines["numerical precision"]["y"][-1] == 256 * 2**-52
+
+
+def test_larger_spectra_are_judged_by_pairs_of_inputs(result):
+    arrays = dict(result.arrays)
+    base = np.geomspace(1e-6, 1e-2, 8)  # inputs differ by far more than alpha does
+    for name, factor in (("no skip, alpha = 1/2", 1.0), ("no skip, alpha = 2", 1.0)):
+        arrays[f"depth/{name}"] = arrays[f"depth/{name}"].copy()
+        arrays[f"depth/{name}"][:, -1, 0] = factor * base + (1e-3 if name.endswith("2") and "/" not in name else 0)
+    assert by_claim(changed(result, arrays=arrays))["spectra"].holds
+
+
+def test_figures_draw_what_their_captions_speak_of(result):
+    figures = {figure.id: figure for figure in result.figures()}
+    for name in ("score-sd", "score-kurtosis", "score-self"):
+        data = figures[name].data
+        line = [(x, y) for x, y, g in zip(data["x"], data["y"], data["group"], strict=True) if g == "equal"]
+        assert "diagonal" in figures[name].read and len(line) == 60 and all(x == y for x, y in line)
+        others = [v for v, g in zip([*data["x"], *data["y"]], [*data["group"]] * 2, strict=True) if g != "equal"]
+        assert min(others) == pytest.approx(line[0][0]) and max(others) == pytest.approx(line[-1][0])
+    levels = {name: {s["name"]: s["y"] for s in figures[name].data["series"]} for name in ("propagated", "rank")}
+    assert set(levels["propagated"]["equal"]) == {1.0} and set(levels["rank"]["log n"]) == {np.log(40)}
+    section = gather([result]).sections[0]
+    assert not section.problems
+    for spec in section.figures:
+        if spec.kind not in ("table", "head_grid"):
+            assert draw(spec, section) is not None and picture(spec, section)
