@@ -11,9 +11,25 @@ from scipy.special import entr
 from headscape.errors import InputError
 from headscape.tensor import check_finite
 
-__all__ = ["as_tokens", "effective_rank", "norm_1", "norm_1inf", "norm_inf", "relative_residual", "residual"]
+__all__ = [
+    "as_tokens",
+    "effective_rank",
+    "norm_1",
+    "norm_1inf",
+    "norm_inf",
+    "relative_residual",
+    "residual",
+    "roundoff",
+]
 
 Array = npt.NDArray[np.float64]
+ROUNDOFF = 32
+"""Residuals of networks that have collapsed end at 4 to 18 times the precision of their arithmetic."""
+
+
+def roundoff(eps: float = float(np.finfo(np.float64).eps)) -> float:
+    """The relative residual below which a network shows only round-off, by the precision of its number type."""
+    return ROUNDOFF * eps
 
 
 def as_tokens(X: npt.ArrayLike) -> Array:
