@@ -134,7 +134,7 @@ def _lines(spec: FigureSpec) -> Figure:
             line["x"],
             line["y"],
             color=colour,
-            linestyle="--" if line.get("dash") else "-",
+            linestyle={"dot": ":", "dashdot": "-."}.get(line["dash"], "--") if line.get("dash") else "-",
             label=words(line.get("name", "")),
             marker="." if len(line["x"]) <= 40 else None,
         )

@@ -197,7 +197,7 @@ def _entropy(r: CollapseResult) -> FigureSpec:
         0,
         None if other is None else r.at(other),
         id="entropy-layers",
-        title="Entropy of attention rows" + (f": model (left), {NAMES[other]} (right)" if other else ""),
+        title="Entropy of attention" + (f": model (left), {NAMES[other]} (right)" if other else ""),
         read="All rows of all heads of a layer, divided by the largest possible entropy; the first row of causal attention "
         "is left out.",
         caveat="Rows of one head are not independent of each other.",

@@ -5,14 +5,14 @@ The claims are those of Masumura and Taki (2025, Modern Hopfield Attention); ran
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pandas as pd
 
 from headscape.collapse.bounds import CONDITION
 from headscape.collapse.similarity import ALIKE
-from headscape.intervals import exactly, mean_interval
+from headscape.intervals import Interval, exactly, mean_interval
 from headscape.results import Finding
 from headscape.studies.collapse.result import entropy_column, four_of, geometric
 from headscape.verdicts import Judgement, cannot_tell, judge
@@ -28,6 +28,8 @@ GONE = 1e-6
 """Relative residual that a network in float32 cannot distinguish from 0."""
 PEAK = 0.98
 """A mode above this (the last of 100 bins) is a population of tokens that are all alike."""
+FEWEST = 3
+"""Inputs without which nothing is decided."""
 PAPER = "Masumura and Taki 2025"
 UNTRAINED = "the claim is about networks trained with a hidden state; this one was trained without, and it was inserted"
 CONTROLS = {"shuffled": "with shuffled inputs", "random": "with random weights"}
@@ -45,6 +47,12 @@ def findings(r: CollapseResult) -> list[Finding]:
     return [*found, *_bounds(r), *(Finding(note) for note in r.notes)]
 
 
+def _judge(statistic: Interval, **rule: Any) -> Judgement:
+    """`judge`, but nothing is decided by a few inputs: the interval of two rests on one difference."""
+    few = 0 < statistic.n < FEWEST
+    return cannot_tell(f"{statistic.n} inputs, at least {FEWEST} are needed") if few else judge(statistic, **rule)
+
+
 def _strictest(*judgements: Judgement) -> Judgement:
     """The first that does not hold; the last if all do."""
     return next((one for one in judgements if one.verdict != "holds"), judgements[-1])
@@ -54,8 +62,8 @@ def _rank(r: CollapseResult) -> Finding:
     assert r.rank is not None
     values = r.residuals("standard")
     verdict = _strictest(
-        judge(geometric(values[:, -1]), below=COLLAPSED, control="collapsed"),
-        judge(
+        _judge(geometric(values[:, -1]), below=COLLAPSED, control="collapsed"),
+        _judge(
             mean_interval(np.log10(values[:, -1] / values[:, 0])), below=0.0, control="decades since the first layer"
         ),
     )
@@ -81,11 +89,11 @@ def _population(r: CollapseResult) -> Finding:
         for name in ("standard", "random")
         if name in r.variants
     }
-    verdict = judge(mean_interval(peaks["standard"]), above=0.5, control="half of the layers")
+    verdict = _judge(mean_interval(peaks["standard"]), above=0.5, control="half of the layers")
     if verdict.verdict == "holds":
         verdict = cannot_tell("control missing: random weights")
         if "random" in peaks:
-            verdict = judge(mean_interval(peaks["standard"] - peaks["random"]), above=0.0, control="random weights")
+            verdict = _judge(mean_interval(peaks["standard"] - peaks["random"]), above=0.0, control="random weights")
     opening = {
         "holds": "A population of tokens that are all alike is there",
         "does not hold": "There is no population of tokens that are all alike",
@@ -123,7 +131,7 @@ def _work(r: CollapseResult, weights: str) -> Finding:
     skip, hidden, bare, bare_hidden = (r.interval(name) for name in names)
     s0, s1, n0, n1 = (np.log10(r.residuals(name)[:, -1]) for name in names)
     by_skip, by_hidden, alone = mean_interval(abs(s0 - n0)), mean_interval(abs(s1 - s0)), mean_interval(n1 - n0)
-    verdict = judge(
+    verdict = _judge(
         mean_interval(abs(s1 - s0) - abs(s0 - n0)), above=0.0, control="decades of the skip, paired by input"
     )
     opening = {
