@@ -10,8 +10,6 @@ from headscape.hopfield.networks import NetworkConfig
 
 __all__ = ["PRESETS", "Preset", "preset"]
 
-IMAGES_NEEDED = "labelled images (--images, or Debian's package dataset-fashion-mnist)"
-
 
 @dataclass(frozen=True)
 class Preset:
@@ -26,11 +24,6 @@ class Preset:
     label_smoothing: float = 0.0
     weight_decay: float = 0.1
     floor: float = 0.0  # learning rate at the end of the cosine
-
-    @property
-    def data(self) -> str:
-        """What it is trained on."""
-        return IMAGES_NEEDED if self.network.kind == "vit" else "text (--text; packaged prose by default)"
 
 
 def _gpt(about: str, layers: int, heads: int, dim: int, batch: int, **changes: Any) -> Preset:
