@@ -131,7 +131,7 @@ def test_a_vit_says_that_it_needs_images_and_leaves_no_folder(tmp_path, monkeypa
     ("options", "message"),
     [
         ({"arms": ["standard", "x"]}, "no arm 'x'"),
-        ({"arms": []}, "no arms given"),
+        ({"arms": []}, "name each arm once, of standard"),
         ({"arms": ["both", "both"]}, "name each arm once"),
         ({"steps": 0}, "0 steps with"),
         ({"batch": 0}, "a batch of 0"),

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from headscape.collapse.residual import effective_rank, relative_residual
-from headscape.collapse.similarity import histogram, layer_histograms
+from headscape.captures import Capture
+from headscape.collapse.residual import effective_rank, relative_residual, roundoff
+from headscape.collapse.similarity import attention_entropy, histogram, layer_histograms
+from headscape.storage import write_arrays
 from headscape.tensor import AttentionTensor, MaskKind
 
-__all__ = ["measures", "present_of"]
+__all__ = ["measure_stored", "measures", "present_of"]
 
 Array = npt.NDArray[Any]
 
@@ -45,3 +48,20 @@ def measures(
 def present_of(mask: MaskKind, shape: tuple[int, ...]) -> Array:
     """Which entries of a map (n_query, n_key) exist."""
     return AttentionTensor(np.zeros((*shape, 1), dtype=np.float32), mask=mask).present
+
+
+def measure_stored(path: Path, captured: Capture, i: int, block: str) -> None:
+    """Measure what a capture kept of input i, and write it."""
+    batch = captured.batch(i)
+    mask = batch.info["blocks"][block]["mask"]
+    entropies = {}
+    for layer in batch.info["layers"][block] if "probs" in captured.kept else ():
+        maps = batch.read(f"probs/{block}.{layer}").astype(np.float64)
+        maps /= maps.sum(axis=-1, keepdims=True)  # of float16 rows
+        entropies[int(layer)] = attention_entropy(maps, present_of(mask, maps.shape[1:]))
+    name = f"hidden/{block.removesuffix('.cross')}"
+    states = batch.read(name) if name in batch.names else None
+    found = measures(states, captured.input_ids(i), entropies)
+    if states is not None:  # computed in float32, then rounded once
+        found["floor"] = np.array(max(roundoff(float(np.finfo(np.float32).eps)), np.finfo(states.dtype).eps))
+    write_arrays(path, found)

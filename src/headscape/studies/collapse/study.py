@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Unpack
 
@@ -13,26 +13,26 @@ import pandas as pd
 
 from headscape.captures import Capture, open_capture
 from headscape.collapse.bounds import named_bounds
-from headscape.collapse.residual import roundoff
-from headscape.collapse.similarity import attention_entropy
 from headscape.errors import InputError
 from headscape.intervals import mean_interval
 from headscape.runs import Run
-from headscape.storage import read_arrays, write_arrays
-from headscape.studies.collapse.measures import measures, present_of
+from headscape.storage import read_arrays
+from headscape.studies.collapse.measures import measure_stored
 from headscape.studies.collapse.result import CollapseResult, entropy_column
 from headscape.studies.work.folder import Folder, study_folder
 from headscape.studies.work.how import How, Work
 from headscape.studies.work.models import Loader, models_of
 from headscape.studies.work.units import run_units
+from headscape.tensor import HeadId
 
 if TYPE_CHECKING:
     from headscape.attention.models import Model
+    from headscape.studies.collapse.variants import Variant
 
 __all__ = ["collapse"]
 
 Array = npt.NDArray[Any]
-Units = dict[str, list[Mapping[str, Array]]]  # by variant, the measures of every input
+Units = dict[str, list[dict[str, Array]]]  # by variant, the measures of every input
 
 
 def collapse(
@@ -96,15 +96,14 @@ def collapse(
         "seed": random_state,
     }
     models = _models(captured, model, control, loader or Loader(say=work.say), random_state, work)
-    inputs = captured.content(settings["batches"]) | {name: own.fingerprint for name, own in models.items()}
+    hashes = captured.content(settings["batches"])
+    inputs = hashes | {name: own.fingerprint for name, own in models.items()}
     with (
         work.started(None if captured.run is None else captured.run.path),
         study_folder(captured.run, CollapseResult.study, settings, inputs, work) as folder,
     ):
-        measured = _of_model if models else _of_stored
-        result = _summarize(
-            captured, settings, models.get("trained"), *measured(captured, settings, models, folder, work)
-        )
+        study = _Study(captured, settings, hashes, folder, work)
+        result = study.of_model(models) if models else study.of_stored()
         folder.save(result)
     return result
 
@@ -128,129 +127,106 @@ def _models(
     return {}
 
 
-def _unit(folder: Folder, captured: Capture, settings: Mapping[str, Any], name: str, i: int, *facts: Any) -> Path:
-    number = captured.numbers[i]
-    known = (settings["block"], captured.content(settings["batches"]).get(f"batch {number}"))
-    return folder.unit(f"{name.replace(',', '').replace(' ', '-')}-{number:04d}", *known, *facts)
+@dataclass(frozen=True)
+class _Study:
+    """Inputs, settings, and the files of what was measured: one per variant and input."""
+
+    captured: Capture
+    settings: Mapping[str, Any]
+    hashes: Mapping[str, str]
+    folder: Folder
+    work: Work
+
+    @property
+    def inputs(self) -> range:
+        return range(self.settings["batches"])
+
+    def path(self, name: str, i: int, *facts: Any) -> Path:
+        number = self.captured.numbers[i]
+        known = self.settings["block"], self.hashes.get(f"batch {number}")
+        return self.folder.unit(f"{name.replace(',', '').replace(' ', '-')}-{number:04d}", *known, *facts)
+
+    def of_stored(self) -> CollapseResult:
+        """Measure what the capture kept."""
+        block, kept = self.settings["block"], self.captured.kept
+        units = {f"input {i}": (self.path("stored", i), self.captured, i, block) for i in self.inputs}
+        run_units(measure_stored, units, self.work, self.work.stage("measuring", len(units)))
+        notes = ["The model was not run: there are no controls, and no bound was computed."]
+        missing = {"hidden", "probs"} - set(kept)
+        notes += [f"The capture does not keep {what}: measures that need it were left out." for what in missing]
+        return self.summary(
+            self.captured.heads(block), {"standard": [read_arrays(unit[0])[0] for unit in units.values()]}, notes
+        )
+
+    def of_model(self, models: Mapping[str, Model]) -> CollapseResult:
+        """Run the model on the inputs in every variant; one that the model cannot take is left out and noted."""
+        from headscape.attention.samples import replayed
+        from headscape.attention.threads import torch_threads
+        from headscape.studies.collapse.variants import in_double, measure, variants_of
+
+        hidden, seed, block, double = (self.settings[key] for key in ("alpha_hidden", "seed", "block", "float64"))
+        variants = variants_of(hidden, "random" in models, self.settings["cells"] and hidden > 0)
+        samples = replayed(models["trained"], self.captured)
+        steps = self.work.stage("measuring", len(variants) * len(self.inputs))
+        found: Units = {}
+        notes = []
+        with torch_threads(self.work.asked_threads):
+            for weights, own in models.items():
+                paths: dict[tuple[Variant, int], Path] = {}
+                for variant in variants:
+                    facts = own.fingerprint, double, asdict(variant), seed if variant.shuffled else None
+                    if variant.weights == weights:
+                        paths |= {(variant, i): self.path(variant.name, i, *facts) for i in self.inputs}
+                network = in_double(own) if double and not all(path.exists() for path in paths.values()) else own
+                units = {
+                    f"{variant.name}, input {i}": (path, network, samples[i], variant, block, seed + i)
+                    for (variant, i), path in paths.items()
+                }
+                run_units(measure, units, self.work, steps)
+                for variant in dict.fromkeys(variant for variant, _ in paths):
+                    read = [read_arrays(paths[variant, i]) for i in self.inputs]
+                    why = next((said["left out"] for _, said in read if "left out" in said), None)
+                    if why is None:
+                        found[variant.name] = [arrays for arrays, _ in read]
+                    else:
+                        notes.append(f"'{variant.name}' was left out: {why}")
+        for note in notes:
+            self.work.say(note)
+        heads = [head for site in models["trained"].sites if site.block == block for head in site.heads]
+        return self.summary(heads, found, notes)
+
+    def summary(self, heads: Sequence[HeadId], found: Units, notes: Sequence[str]) -> CollapseResult:
+        """Put the result together."""
+        first = next(iter(found.values()))[0]
+
+        def stacked(name: str) -> Array | None:
+            """By variant and input."""
+            return np.array([[unit[name] for unit in units] for units in found.values()]) if name in first else None
+
+        floors, entropies = stacked("floor"), stacked("entropies")
+        return CollapseResult(
+            block=self.settings["block"],
+            variants=tuple(found),
+            heads=_heads_frame(heads, found),
+            **{name: stacked(name) for name in ("residual", "rank", "similarity", "different", "entropy")},
+            entropies=None if entropies is None else entropies.sum(axis=1),
+            floor=None if floors is None else floors.max(axis=1),
+            bounds=_bounds_frame(found),
+            causal=self.captured.info["blocks"][self.settings["block"]]["mask"] == "causal",
+            notes=tuple(notes),
+            settings=dict(self.settings),
+        )
 
 
-def _of_stored(
-    captured: Capture, settings: Mapping[str, Any], models: Mapping[str, Model], folder: Folder, work: Work
-) -> tuple[Units, list[str]]:
-    """Measure what the capture kept."""
-    units = {
-        f"input {i}": (_unit(folder, captured, settings, "stored", i), captured, i, settings["block"])
-        for i in range(settings["batches"])
-    }
-    run_units(_stored_unit, units, work, work.stage("measuring", len(units)))
-    notes = ["The model was not run: there are no controls, and no bound was computed."]
-    notes += [
-        f"The capture does not keep {what}: measures that need it were left out."
-        for what in ("hidden", "probs")
-        if what not in captured.kept
-    ]
-    return {"standard": [read_arrays(unit[0])[0] for unit in units.values()]}, notes
-
-
-def _stored_unit(path: Path, captured: Capture, i: int, block: str) -> None:
-    batch = captured.batch(i)
-    mask = batch.info["blocks"][block]["mask"]
-    entropies = {}
-    for layer in batch.info["layers"][block] if "probs" in captured.kept else ():
-        maps = batch.read(f"probs/{block}.{layer}").astype(np.float64)
-        maps /= maps.sum(axis=-1, keepdims=True)  # of float16 rows
-        entropies[int(layer)] = attention_entropy(maps, present_of(mask, maps.shape[1:]))
-    name = f"hidden/{block.removesuffix('.cross')}"
-    states = batch.read(name) if name in batch.names else None
-    floor = (
-        {}
-        if states is None
-        else {"floor": np.array(max(roundoff(float(np.finfo(np.float32).eps)), np.finfo(states.dtype).eps))}
-    )
-    write_arrays(path, measures(states, captured.input_ids(i), entropies) | floor)
-
-
-def _of_model(
-    captured: Capture, settings: Mapping[str, Any], models: Mapping[str, Model], folder: Folder, work: Work
-) -> tuple[Units, list[str]]:
-    """Run the model on the inputs in every variant; one that the model cannot take is left out and noted."""
-    from headscape.attention.samples import replayed
-    from headscape.attention.threads import torch_threads
-    from headscape.studies.collapse.variants import in_double, measure, variants_of
-
-    hidden, seed = settings["alpha_hidden"], settings["seed"]
-    variants = variants_of(hidden, "random" in models, settings["cells"] and hidden > 0)
-    samples = replayed(models["trained"], captured)[: settings["batches"]]
-    steps = work.stage("measuring", len(variants) * len(samples))
-    found: Units = {}
-    left_out: dict[str, str] = {}
-    with torch_threads(work.asked_threads):
-        for weights, own in models.items():
-            mine = [variant for variant in variants if variant.weights == weights]
-            facts = own.fingerprint, settings["float64"]
-            paths = {
-                (variant, i): _unit(folder, captured, settings, variant.name, i, *facts, asdict(variant), seed)
-                for variant in mine
-                for i in range(len(samples))
-            }
-            missing = any(not path.exists() for path in paths.values())
-            network = in_double(own) if settings["float64"] and missing else own
-            units = {
-                f"{variant.name}, input {i}": (path, network, samples[i], variant, settings["block"], seed + i)
-                for (variant, i), path in paths.items()
-            }
-            run_units(measure, units, work, steps)
-            for variant in mine:
-                read = [read_arrays(paths[variant, i]) for i in range(len(samples))]
-                why = next((said["left out"] for _, said in read if "left out" in said), None)
-                if why is None:
-                    found[variant.name] = [arrays for arrays, _ in read]
-                else:
-                    left_out[variant.name] = why
-                    work.say(f"'{variant.name}' is left out: {why}")
-    return found, [f"'{name}' was left out: {why}" for name, why in left_out.items()]
-
-
-def _summarize(
-    captured: Capture, settings: Mapping[str, Any], model: Model | None, found: Units, notes: Sequence[str]
-) -> CollapseResult:
-    block = settings["block"]
-    first = next(iter(found.values()))[0]
-
-    def stacked(name: str) -> Array | None:
-        """By variant and input."""
-        return np.array([[unit[name] for unit in units] for units in found.values()]) if name in first else None
-
-    sites = () if model is None else [site for site in model.sites if site.block == block]
-    heads = [head for site in sites for head in site.heads] or captured.heads(block)
-    floors, entropies = stacked("floor"), stacked("entropies")
-    return CollapseResult(
-        block=block,
-        variants=tuple(found),
-        heads=_heads_frame(heads, found),
-        **{name: stacked(name) for name in ("residual", "rank", "similarity", "different", "entropy")},
-        entropies=None if entropies is None else entropies.sum(axis=1),
-        floor=None if floors is None else floors.max(axis=1),
-        bounds=_bounds_frame(found),
-        causal=captured.info["blocks"][block]["mask"] == "causal",
-        notes=tuple(notes),
-        settings=dict(settings),
-    )
-
-
-def _heads_frame(heads: Sequence[Any], found: Units) -> pd.DataFrame:
+def _heads_frame(heads: Sequence[HeadId], found: Units) -> pd.DataFrame:
     """One row per head: entropy by variant, with its interval for the model itself, and D."""
     frame = pd.DataFrame(heads, columns=["block", "layer", "head"])
     for variant, units in found.items():
         if "entropy" in units[0]:
-            values = np.array([unit["entropy"] for unit in units])
-            frame[entropy_column(variant)] = values.mean(axis=0)
-            if variant == "standard":
-                spans = [mean_interval(column) for column in values.T]
-                frame["entropy_low"], frame["entropy_high"] = (
-                    [getattr(s, end) for s in spans] for end in ("low", "high")
-                )
-                frame["n"] = len(units)
+            spans = [mean_interval(of_inputs) for of_inputs in np.array([unit["entropy"] for unit in units]).T]
+            frame[entropy_column(variant)] = [span.value for span in spans]
+            for end in ("low", "high", "n") if variant == "standard" else ():
+                frame[end if end == "n" else f"entropy_{end}"] = [getattr(span, end) for span in spans]
         if "spread" in units[0]:
             name = "D" if variant == "standard" else f"D_{variant}"
             frame[name] = np.median([unit["spread"] for unit in units], axis=0)
@@ -259,11 +235,10 @@ def _heads_frame(heads: Sequence[Any], found: Units) -> pd.DataFrame:
 
 def _bounds_frame(found: Units) -> pd.DataFrame:
     """One row per variant, input and layer whose bounds are known."""
-    rows = [
+    return pd.DataFrame(
         {"arm": variant, "input": i, "layer": layer} | named_bounds(row)
         for variant, units in found.items()
         for i, unit in enumerate(units)
         for layer, row in enumerate(unit.get("bounds", ()))
         if np.isfinite(row[0])
-    ]
-    return pd.DataFrame(rows)
+    )

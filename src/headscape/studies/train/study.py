@@ -8,14 +8,14 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any, Unpack
 
 from headscape.errors import HeadscapeError, InputError
 from headscape.fingerprints import digest
 from headscape.hopfield.layer import Init
-from headscape.hopfield.networks import ARMS, NetworkConfig, Transformer, arm
+from headscape.hopfield.networks import ARMS, Attention, NetworkConfig, Transformer, arm
 from headscape.hopfield.presets import Preset, preset
 from headscape.records import save_record
 from headscape.runs import Run
@@ -98,8 +98,12 @@ def train(
     """
     work = Work.of(**how)
     threads = 1 if work.asked_threads is None else work.asked_threads  # rounding depends on them
-    counts = {"seeds": seeds, "threads": threads, "evaluations": evaluations, "finalists": finalists}
-    _check(arms, counts, patience)
+    if not arms or len(set(arms)) < len(arms):
+        raise InputError(f"name each arm once, of {', '.join(ARMS)}; given were {', '.join(arms) or 'none'}")
+    least = {"seeds": 1, "threads": 1, "evaluations": 1, "finalists": 1, "patience": 0}
+    for count, value in zip(least, (seeds, threads, evaluations, finalists, patience), strict=True):
+        if value < least[count]:
+            raise InputError(f"{count} must be at least {least[count]}, not {value}")
     attention = {a: arm(a, alpha, alpha_hidden, init) for a in arms}
     chosen = preset(name)
     network = replace(chosen.network, **dict(sizes or {}))
@@ -124,24 +128,11 @@ def train(
     with work.started(next(p for p in (path, *path.parents) if p.is_dir())):
         run = Run.create(out, config={"kind": "train", "name": name, **shared}, inputs=data.about)
         with study_folder(run, TrainResult.study, settings, {"data": data.about}, work) as folder:
-            comparison = _Comparison.of(folder, plan, data, threads, work, settings)
-            logs, best = comparison.run({a: attention[a] for a in arms})
+            logs, best = _compared(folder, plan, data, attention, settings, work)
             about = data.about | ({"bytes_a_token": data.bytes_a_token} if isinstance(data, TextData) else {})
             result = TrainResult.of_logs(logs, best, settings, about)
             folder.save(result)
     return result
-
-
-def _check(arms: Sequence[str], counts: Mapping[str, int], patience: int) -> None:
-    if not arms:
-        raise InputError(f"no arms given; there are {', '.join(ARMS)}")
-    if len(set(arms)) < len(arms):
-        raise InputError(f"name each arm once, not {', '.join(arms)}")
-    for name, value in counts.items():
-        if value < 1:
-            raise InputError(f"{name} must be at least 1, not {value}")
-    if patience < 0:
-        raise InputError(f"patience must be at least 0, not {patience}")
 
 
 def _plan(
@@ -185,51 +176,32 @@ class _Evaluations(Steps):
         self._within = 0
 
 
-@dataclass(frozen=True)
-class _Comparison:
-    """Trains the networks of a comparison, each a unit of work."""
+def _compared(
+    folder: Folder, plan: Plan, data: Data, attention: Mapping[str, Attention], settings: Mapping[str, Any], work: Work
+) -> tuple[list[Log], dict[str, float]]:
+    """Train all networks, each a unit of work; their logs, and the learning rate of each arm."""
+    place = folder.units / f"data-{digest(data.about)[:12]}"  # where workers read the data
+    if not (place / "result.json").is_file():
+        save_record(data, place)
+    rates, (first, *others), kept, threads = (settings[key] for key in ("rates", "seeds", "finalists", "threads"))
+    n_runs = len(attention) * (len(rates) + kept * len(others))
+    steps = _Evaluations(work, n_runs, plan.evaluations)
+    work.say(f"{n_runs} runs of {plan.steps} steps, kept in {folder.units}")
 
-    folder: Folder
-    plan: Plan
-    data: Path  # of the record that units read
-    facts: Sequence[Any]  # what all units depend on
-    threads: int
-    work: Work
-    settings: Mapping[str, Any]
-
-    @classmethod
-    def of(
-        cls, folder: Folder, plan: Plan, data: Data, threads: int, work: Work, settings: Mapping[str, Any]
-    ) -> _Comparison:
-        """Store the data where workers can read them."""
-        place = folder.units / f"data-{digest(data.about)[:12]}"
-        if not (place / "result.json").is_file():
-            save_record(data, place)
-        return cls(folder, plan, place, (asdict(plan), data.about, threads), threads, work, settings)
-
-    def run(self, attention: Mapping[str, Any]) -> tuple[list[Log], dict[str, float]]:
-        """The logs of all runs, and the learning rate of each arm."""
-        rates, (first, *others), kept = (self.settings[key] for key in ("rates", "seeds", "finalists"))
-        n_runs = len(attention) * (len(rates) + kept * len(others))
-        steps = _Evaluations(self.work, n_runs, self.plan.evaluations)
-        self.work.say(f"{n_runs} runs of {self.plan.steps} steps, kept in {self.folder.units}")
-        logs = self._logs([Trial(a, kind, rate, first) for a, kind in attention.items() for rate in rates], steps)
-        final = {a: _ranked(logs, a)[:kept] for a in attention}
-        trials = [Trial(a, attention[a], rate, seed) for a in attention for rate in final[a] for seed in others]
-        logs += self._logs(trials, steps)
-        best = {a: _ranked([log for log in logs if log["trial"]["rate"] in final[a]], a)[0] for a in attention}
-        self.work.say("learning rates: " + ", ".join(f"{a} {rate:g}" for a, rate in best.items()))
-        return logs, best
-
-    def _logs(self, trials: Sequence[Trial], steps: _Evaluations) -> list[Log]:
-        """The logs, in the order of the trials."""
-        tick = None if self.work.engine.apart else steps.tick
+    def trained(trials: Sequence[Trial]) -> list[Log]:
         units = {}
         for trial in trials:
-            path = self.folder.unit(trial.name, *self.facts, asdict(trial), ending="json")
-            units[trial.name] = (path, self.plan, self.data, trial, self.threads, tick)
-        run_units(run_trial, units, self.work, steps)
+            path = folder.unit(trial.name, asdict(plan), data.about, threads, asdict(trial), ending="json")
+            units[trial.name] = (path, plan, place, trial, threads, None if work.engine.apart else steps.tick)
+        run_units(run_trial, units, work, steps)
         return [json.loads(unit[0].read_text(encoding="utf-8")) for unit in units.values()]
+
+    logs = trained([Trial(a, kind, rate, first) for a, kind in attention.items() for rate in rates])
+    final = {a: _ranked(logs, a)[:kept] for a in attention}
+    logs += trained([Trial(a, attention[a], rate, seed) for a in attention for rate in final[a] for seed in others])
+    best = {a: _ranked([log for log in logs if log["trial"]["rate"] in final[a]], a)[0] for a in attention}
+    work.say("learning rates: " + ", ".join(f"{a} {rate:g}" for a, rate in best.items()))
+    return logs, best
 
 
 def _ranked(logs: Sequence[Log], arm: str) -> list[float]:
