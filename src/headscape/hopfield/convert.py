@@ -94,9 +94,6 @@ def to_hopfield(
         yield model
 
 
-# --- the hidden state ------------------------------------------------------------------------------------------------
-
-
 class _HiddenStates(Tap):
     """Carries H from layer to layer of each block; layer 0 starts it anew, the last layer drops it."""
 
@@ -118,7 +115,6 @@ class _HiddenStates(Tap):
             raise InputError(f"{site.name} sees {n_key} keys for {n_query} queries, a KV cache: {_NO_CACHE}")
 
     def scores(self, call: AttentionCall, scores: Tensor) -> Tensor:
-        """Return H_n in place of this layer's scores."""
         site = self.sites.get(id(call.module))
         if site is None:
             raise HeadscapeError(f"{type(call.module).__name__} computes attention but was not found before")
@@ -137,9 +133,6 @@ class _HiddenStates(Tap):
 def _refuse_cache(module: nn.Module, args: Any, kwargs: dict[str, Any]) -> None:
     if kwargs.get("past_key_values") is not None or kwargs.get("use_cache"):
         raise InputError(f"{type(module).__name__} was called with a KV cache: {_NO_CACHE}")
-
-
-# --- the skip --------------------------------------------------------------------------------------------------------
 
 
 class _Skips(TorchFunctionMode):
@@ -240,9 +233,6 @@ def _check_skips(model: Model) -> None:
                 f"attention and another branch (an MLP beside it) share one skip around {site.name} of "
                 f"{model.source}, so it cannot be scaled for attention alone; convert with skip='residual'"
             )
-
-
-# --- checks ----------------------------------------------------------------------------------------------------------
 
 
 def _check_heads(sites: list[Site]) -> None:

@@ -83,7 +83,7 @@ def test_table_1_is_kept_and_goes_on(small_table, monkeypatch):
     ran = []
     real = table1_study._network
     monkeypatch.setattr(table1_study, "_network", lambda *a: ran.append(a[3]) or real(*a))
-    next((path / "table1" / "units").glob("network-1-2-0001-*")).unlink()
+    next((path / "table1" / "units").glob("xavier-1-0-0001-*")).unlink()
     again = table1(path, seeds=3, images=2, depth=4)
     assert ran == [1]
     np.testing.assert_allclose(again.residual, result.residual, rtol=1e-9, atol=1e-15)
@@ -134,4 +134,4 @@ def test_every_figure_is_drawn_and_dotted_is_dotted(small_table):
         values = result.column(setting, result.variants[0])[:, 1]
         shown = f"{values.mean():.2g} [{values.min():.1g}, {values.max():.1g}]"
         assert setting in figures[name].title and figures[name].data["rows"][1][1] == shown
-        assert figures[name].data["rows"][1][-2:] == ["0.077", "0.83"]  # as printed
+        assert figures[name].data["rows"][1][-2:] == ["0.07733", "0.8309"]  # as printed

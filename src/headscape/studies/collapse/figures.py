@@ -21,7 +21,7 @@ __all__ = ["figures"]
 Array = npt.NDArray[Any]
 NAMES = {"standard": "the model", "shuffled": "inputs shuffled", "random": "random weights", "hidden": "hidden state"}
 FOUR_NAMES = ("skip, a' = 0", "skip, a' > 0", "no skip, a' = 0", "no skip, a' > 0")
-DASHES = {"2 (e^D - 1)": "dash", "printed": "dot"}
+DASHES = {"4 D": "dashdot", "2 (e^D - 1)": "dash", "printed": "dot"}
 
 
 def figures(r: CollapseResult) -> list[FigureSpec]:

@@ -200,16 +200,13 @@ class _Watch(Tap):
         self._kept = {"entering": found[0]} if found else {}
 
     def inputs(self, call: AttentionCall, query: Tensor, key: Tensor, value: Tensor) -> None:
-        """Keep the values (1, kv_head, key, dim) of the running layer."""
         self._kept["values"] = value
 
     def softmax(self, call: AttentionCall, scores: Tensor, mask: Tensor | None) -> Tensor | None:
-        """Keep the scores of the running layer, and leave softmax as it is."""
         self._kept |= {"scores": scores, "masked": scores if mask is None else scores + mask}
         return None
 
     def probs(self, call: AttentionCall, probs: Tensor) -> Tensor:
-        """Take the entropies."""
         site = self.sites.get(id(call.module))
         if site is not None:
             maps = _array(probs)
@@ -217,7 +214,6 @@ class _Watch(Tap):
         return probs
 
     def outputs(self, call: AttentionCall, outputs: Tensor) -> Tensor:
-        """Take the bounds of the layer, which is complete now."""
         kept, self._kept = self._kept, {}
         site = self.sites.get(id(call.module))
         if site is not None and self.with_bounds:

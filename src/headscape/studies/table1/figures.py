@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import pandas as pd
 
 from headscape.collapse.bounds import bound_curves
 from headscape.collapse.residual import roundoff
@@ -24,14 +23,8 @@ def figures(r: Table1Result) -> list[FigureSpec]:
 
 
 def _table(r: Table1Result, k: int) -> FigureSpec:
-    frame = pd.DataFrame({"depth": np.arange(1, r.depth + 1)})
-    for variant in r.variants:
-        of_seeds = r.column(r.names[k], variant).T
-        frame[variant] = [f"{v.mean():.2g} [{v.min():.1g}, {v.max():.1g}]" for v in of_seeds]
-    for name, printed in PRINTED.items():
-        frame[f"printed, {name}"] = [f"{printed[n]:.2g}" if n < len(printed) else "" for n in range(r.depth)]
     return table_figure(
-        frame,
+        r.shown(r.names[k]),
         id="table1" if k == 0 else f"table1-{k}",
         title=f"Table 1 in four variants: {r.names[k]}",
         read=f"Relative residual by depth: mean over {r.settings['seeds']} seeds of {r.settings['images']} images each, in "
@@ -72,7 +65,7 @@ def _variants(r: Table1Result, k: int) -> FigureSpec:
 
 def _bounds(r: Table1Result, k: int) -> FigureSpec:
     here = r.bounds[(r.bounds["setting"] == r.names[k]) & (r.bounds["measured"] > r.bounds["floor"])]
-    dashes = {"2 (e^D - 1)": "dash", "printed": "dot"}
+    dashes = {"4 D": "dashdot", "2 (e^D - 1)": "dash", "printed": "dot"}
     series = [
         {"name": f"{name}, {variant.removeprefix('no skip, ')}", "x": curve.index.to_numpy(), "y": curve.to_numpy()}
         | {"dash": dashes.get(name)}

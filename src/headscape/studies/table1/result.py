@@ -64,29 +64,29 @@ class Table1Result(Result):
 
     def to_frame(self) -> pd.DataFrame:
         """One row per setting, variant and depth: mean over seeds and images, and the smallest and largest seed."""
-        rows = []
-        for setting in self.names:
-            for variant in self.variants:
-                for n, of_seeds in enumerate(self.column(setting, variant).T):
-                    row: dict[str, Any] = {"setting": setting, "cell": variant, "depth": n + 1}
-                    rows.append(row | {"mean": of_seeds.mean(), "min": of_seeds.min(), "max": of_seeds.max()})
-        return pd.DataFrame(rows)
+        return pd.DataFrame(
+            {"setting": setting, "cell": variant, "depth": n + 1, "mean": v.mean(), "min": v.min(), "max": v.max()}
+            for setting in self.names
+            for variant in self.variants
+            for n, v in enumerate(self.column(setting, variant).T)
+        )
 
-    def table_of(self, setting: str) -> pd.DataFrame:
-        """Table 1 with the four variants of a setting: one row per depth, mean over seeds and images; printed columns."""
-        frame = pd.DataFrame({"depth": np.arange(1, self.depth + 1)})
-        for variant in self.variants:
-            frame[variant] = self.column(setting, variant).mean(axis=0)
-        for name, values in PRINTED.items():
-            frame[f"printed: {name}"] = pd.Series(values[: self.depth])
-        return frame
+    def _by_depth(self, columns: Mapping[str, Any]) -> pd.DataFrame:
+        """One row per depth, the printed columns beside those given."""
+        printed = {f"printed: {name}": pd.Series(values[: self.depth]) for name, values in PRINTED.items()}
+        return pd.DataFrame({"depth": np.arange(1, self.depth + 1), **columns, **printed})
 
     @property
     def table(self) -> pd.DataFrame:
-        """The same for all settings, side by side."""
-        parts = [self.table_of(name)[list(self.variants)].add_prefix(f"{name}: ") for name in self.names]
-        whole = self.table_of(self.names[0]).drop(columns=list(self.variants))
-        return pd.concat([whole[["depth"]], *parts, whole.drop(columns="depth")], axis=1)
+        """Table 1 with the four variants of every setting: the mean over seeds and images."""
+        places = [(setting, variant) for setting in self.names for variant in self.variants]
+        return self._by_depth({f"{s}: {v}": self.column(s, v).mean(axis=0) for s, v in places})
+
+    def shown(self, setting: str) -> pd.DataFrame:
+        """Table 1 of a setting for readers: the mean, and in brackets the smallest and largest seed."""
+        columns = {variant: self.column(setting, variant).T for variant in self.variants}
+        cells = {n: [f"{v.mean():.2g} [{v.min():.1g}, {v.max():.1g}]" for v in c] for n, c in columns.items()}
+        return self._by_depth(cells)
 
     def tables(self) -> dict[str, pd.DataFrame]:
         """Table 1, and the same with the spread over seeds."""
@@ -94,7 +94,7 @@ class Table1Result(Result):
 
     def summary(self) -> list[tuple[str, pd.DataFrame]]:
         """Table 1 for each setting."""
-        return [(f"Table 1, {name}", self.table_of(name)) for name in self.names]
+        return [(f"Table 1, {name}: mean [smallest, largest seed]", self.shown(name)) for name in self.names]
 
     def findings(self) -> list[Finding]:
         """Whether the table is reproduced, whether hidden state or skip prevents collapse, and what the bounds say."""

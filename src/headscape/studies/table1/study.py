@@ -74,26 +74,19 @@ def table1(
     threads = work.threads if work.engine.apart else work.asked_threads
     settings = {"seeds": seeds, "images": images, "depth": depth, "alpha": alpha, "alpha_hidden": alpha_hidden}
     settings["seed"] = random_state
-    place = run.path if isinstance(run, Run) else None if run is None else Path(run)
-    near = None if place is None else next(p for p in (place.absolute(), *place.absolute().parents) if p.is_dir())
-    with work.started(near):
+    place = None if run is None else (run.path if isinstance(run, Run) else Path(run)).absolute()
+    with work.started(None if place is None else next(p for p in (place, *place.parents) if p.is_dir())):
         opened = run if isinstance(run, Run) or run is None else Run.create(run, config={"kind": "table1"})
         with study_folder(opened, Table1Result.study, settings, {}, work) as folder:
             units = {}
-            for s, (setting, variants) in enumerate(networks.items()):
-                for v, (variant, config) in enumerate(variants.items()):
+            for setting, variants in networks.items():
+                for variant, config in variants.items():
                     for k in range(seeds):
                         start = k * images % (len(pictures) - images + 1)
-                        path = folder.unit(f"network-{s}-{v}-{k:04d}", asdict(config), start, images, random_state + k)
-                        shown = pictures[start : start + images]
-                        units[f"{setting}, {variant}, seed {k}"] = (
-                            path,
-                            config,
-                            shown,
-                            random_state + k,
-                            k == 0,
-                            threads,
-                        )
+                        facts = asdict(config), start, images, random_state + k
+                        path = folder.unit(f"{config.weights}-{config.skip:d}-{config.alpha_hidden:g}-{k:04d}", *facts)
+                        unit = path, config, pictures[start : start + images], random_state + k, k == 0, threads
+                        units[f"{setting}, {variant}, seed {k}"] = unit
             run_units(_network, units, work, work.stage("networks", len(units)))
             result = _summarize(networks, [read_arrays(unit[0])[0] for unit in units.values()], settings)
             folder.save(result)

@@ -101,8 +101,6 @@ class _Run:
         self.curve: list[dict[str, float]] = []
         self.losses: list[float] = []
 
-    # --- the loop ---
-
     def train(self, tick: Callable[[], None]) -> None:
         plan = self.plan
         self._resume()
@@ -155,8 +153,6 @@ class _Run:
     def _stopped(self) -> bool:
         return bool(self.plan.patience) and self.stale >= self.plan.patience
 
-    # --- evaluation ---
-
     @torch.no_grad()
     def measured(self, part: str, n: int) -> dict[str, float]:
         """Mean loss in nats per token or image, and accuracy of a classifier."""
@@ -197,8 +193,6 @@ class _Run:
             log["similarity"] = token_similarity(self.network, inputs)
         write_json(self.log, log)
         self.checkpoint.unlink(missing_ok=True)
-
-    # --- on disk ---
 
     def _save(self, path: Path, tensors: dict[str, Tensor], facts: dict[str, Any]) -> None:
         shared = "head.weight" if self.plan.network.kind != "vit" else None  # the embedding, once
