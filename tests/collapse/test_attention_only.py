@@ -7,7 +7,7 @@ import pytest
 import torch
 
 import headscape as hs
-from headscape.collapse.attention_only import AttentionNetwork, AttentionOnly, bounds_of, four_cells, patch_tokens
+from headscape.collapse.attention_only import AttentionNetwork, AttentionOnly, bounds_of, four_variants, patch_tokens
 from headscape.collapse.residual import norm_1inf, relative_residual, residual
 
 SMALL = {"depth": 3, "width": 12, "heads": 3}
@@ -47,7 +47,7 @@ def written_out(network, X):
 @pytest.mark.parametrize("norm", ["pre", "none"])
 @pytest.mark.parametrize("cell", ["no skip, a'=0", "no skip, a'=0.5", "skip, a'=0", "skip, a'=0.5"])
 def test_layers_are_what_the_equations_say(weights, norm, cell):
-    config = four_cells(AttentionOnly(**SMALL, weights=weights, norm=norm, alpha=0.3))[cell]
+    config = four_variants(AttentionOnly(**SMALL, weights=weights, norm=norm, alpha=0.3))[cell]
     network = AttentionNetwork(config, seed=4)
     X = tokens()
     batch = torch.from_numpy(np.stack([X, 2 * X + 1]))
@@ -62,7 +62,7 @@ def test_layers_are_what_the_equations_say(weights, norm, cell):
 
 @pytest.mark.parametrize("cell", ["no skip, a'=0", "no skip, a'=0.5", "skip, a'=0.5"])
 def test_bounds_are_of_what_attention_gives(cell):
-    config = four_cells(AttentionOnly(**SMALL, norm="none"))[cell]
+    config = four_variants(AttentionOnly(**SMALL, norm="none"))[cell]
     network = AttentionNetwork(config, seed=1)
     X = 0.3 * tokens()
     found = bounds_of(network, torch.from_numpy(X))
@@ -100,7 +100,7 @@ def test_weights_are_drawn_as_they_are_said_to_be():
 
 
 def test_cells_share_their_weights_and_the_seed_settles_them():
-    networks = [AttentionNetwork(config, seed=3) for config in four_cells(AttentionOnly(**SMALL)).values()]
+    networks = [AttentionNetwork(config, seed=3) for config in four_variants(AttentionOnly(**SMALL)).values()]
     torch.manual_seed(5)
     before = torch.random.get_rng_state()
     other = AttentionNetwork(AttentionOnly(**SMALL), seed=3)
@@ -147,7 +147,7 @@ def test_table_1_is_reproduced_to_the_order_of_magnitude():
 
 
 def test_the_skip_does_the_work_and_the_hidden_state_slows_collapse_alone():
-    cells = four_cells(AttentionOnly(depth=6, weights="xavier", norm="none"))
+    cells = four_variants(AttentionOnly(depth=6, weights="xavier", norm="none"))
     end = {name: by_depth(config, 2, 1)[:, -1].mean() for name, config in cells.items()}
     assert min(end["skip, a'=0"], end["skip, a'=0.5"]) > 0.1
     assert 0.8 < end["skip, a'=0.5"] / end["skip, a'=0"] < 1.25
@@ -158,10 +158,10 @@ def test_bad_configurations_are_refused():
     for wrong, message in [
         ({"depth": 0}, "do not make a network"),
         ({"heads": 5}, "heads divide the width"),
-        ({"alpha": 1.0}, "alpha is at least 0 and below 1, not 1.0"),
-        ({"alpha_hidden": -0.1}, "alpha_hidden is at least 0"),
-        ({"weights": "orthogonal"}, "weights is one of default, xavier"),
-        ({"norm": "post"}, "norm is one of pre, none"),
+        ({"alpha": 1.0}, "alpha must be at least 0 and below 1, not 1.0"),
+        ({"alpha_hidden": -0.1}, "alpha_hidden must be at least 0"),
+        ({"weights": "orthogonal"}, "weights must be one of default, xavier"),
+        ({"norm": "post"}, "norm must be one of pre, none"),
     ]:
         with pytest.raises(hs.InputError, match=message):
             AttentionOnly(**wrong)

@@ -9,17 +9,19 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import sparse
+from scipy.special import softmax
 
 import headscape as hs
 from headscape.collapse.bounds import (
     CONDITION,
+    bound_curves,
     corrected_d3,
     layer_bounds,
+    named_bounds,
     printed_d1,
     printed_d2,
     printed_d3,
     repaired,
-    softmax_rows,
     spread_of,
 )
 from headscape.collapse.residual import norm_1, norm_1inf, norm_inf, residual
@@ -140,7 +142,7 @@ def trained(load):
         b = a.q_proj.bias.detach().double().reshape(6, -1)
         bias = torch.einsum("hk,ehk->he", b, k).numpy()[:, None]
         scores = (X @ W_QK @ X.T + bias @ X.T) / math.sqrt(q.shape[2])
-        np.testing.assert_allclose(softmax_rows(scores), batch.read(f"probs/encoder.{i}"), atol=1e-4)
+        np.testing.assert_allclose(softmax(scores, axis=-1), batch.read(f"probs/encoder.{i}"), atol=1e-4)
         found.append((X, W_QK, bias, W, q.shape[2]))
     return found
 
@@ -176,6 +178,47 @@ def test_a_mask_leaves_no_bound():
     assert found.spread.tolist() == [np.inf, np.inf] and not found.condition
     assert found.anywhere == np.inf and found.measured > 0
     assert spread_of(np.where(np.tri(5, dtype=bool), A[0], -np.inf))[0] == np.inf
+
+
+@pytest.mark.parametrize("spread", [1.0, 701.0, 5000.0])
+def test_a_head_without_weights_leaves_nothing_and_is_bounded_by_nothing(spread):
+    X = np.random.default_rng(0).normal(size=(2, 3))
+    scores = np.array([[[0.0, spread], [0.0, 0.0]]])
+    found = layer_bounds(X, scores, np.zeros((1, 3, 3)))
+    assert found.measured == found.anywhere == found.repaired == 0
+    beside = layer_bounds(X, np.repeat(scores, 2, axis=0), np.stack([np.zeros((3, 3)), np.eye(3)]))
+    alone = layer_bounds(X, scores, np.eye(3)[None])
+    assert beside.anywhere == alone.anywhere and beside.repaired == alone.repaired > 0
+    assert layer_bounds(np.ones((2, 3)), scores, np.eye(3)[None]).anywhere == 0  # equal tokens stay equal
+
+
+def test_both_ways_to_ask_whether_a_bound_is_kept_agree():
+    base = layer_bounds(*random_layer(3, 7, 4, 3, 0.05, False)[:3])
+    for bound, kept in (
+        (base.measured - 0.5 * base.floor, True),  # within round-off
+        (base.measured - 2 * base.floor, False),
+        (float("nan"), True),  # not known, so not broken
+        (float("inf"), True),
+    ):
+        assert base.keeps(bound) is kept
+        row = base.row
+        row[2:5] = bound
+        assert [named_bounds(row)[f"keeps_{name}"] for name in ("repaired", "anywhere", "printed")] == [kept] * 3
+
+
+def test_curves_are_medians_and_leave_out_what_bounds_nothing():
+    import pandas as pd
+
+    rows = pd.DataFrame(
+        {"layer": [0, 0, 0, 1], "measured": [1.0, 2.0, 9.0, 4.0], "spread": [0.1, 0.2, 5.0, 6.0]}
+        | {"repaired": [10.0, 20.0, 99.0, 50.0], "anywhere": [3.0, np.inf, 5.0, np.inf], "printed": [np.nan] * 4}
+    )
+    found = bound_curves(rows, "layer")
+    assert {name: curve.to_dict() for name, curve in found.items()} == {
+        "measured": {0: 2.0, 1: 4.0},
+        "4 D": {0: 15.0},
+        "2 (e^D - 1)": {0: 4.0},
+    }
 
 
 # ---------------------------------------------------------------------- the printed ones
@@ -224,7 +267,7 @@ def test_printed_d2_is_violated_by_two_heads():
     composite = [math.sqrt(a * b) for a, b in norms]
     np.testing.assert_allclose(composite, [1, 1])
     assert float(abs(W_QK).sum(axis=0).max()) == 1
-    P = softmax_rows(E)
+    P = softmax(E, axis=-1)
     each = [(w.T @ (P @ R).T).T for w in (passing, adding)]
     measured = norm_1inf(residual(sum(each)))
     claimed = printed_d2(norm_1inf(R), composite, [1.0, 1.0], dim=1)
@@ -241,7 +284,7 @@ def test_printed_steps_that_are_false():
     assert norm_1(A @ B) > norm_inf(A) * norm_1(B)  # eq. 6, "Hoelder"
     R = np.array([[0.2], [-0.2]])
     E = R @ R.T
-    P, s, D = softmax_rows(E), np.full(2, 0.5), np.diag(E.max(axis=1) - E.min(axis=1))
+    P, s, D = softmax(E, axis=-1), np.full(2, 0.5), np.diag(E.max(axis=1) - E.min(axis=1))
     right = 2 * np.abs(D @ np.ones((2, 1)) @ (s @ R)[None])
     assert (np.abs(P @ R - s @ R) > right).all()  # eqs. 25 and 28: the right side is 0, the left is not
 
@@ -285,5 +328,5 @@ def test_both_forms_of_d3_agree_when_b_is_at_least_one():
 def test_what_does_not_fit_is_refused():
     with pytest.raises(hs.InputError, match="do not fit"):
         layer_bounds(np.ones((3, 2)), np.ones((1, 4, 4)), np.ones((1, 2, 2)))
-    with pytest.raises(hs.InputError, match="not negative"):
+    with pytest.raises(hs.InputError, match="must not be negative"):
         corrected_d3(-1, 0.5, 0.9, 3)

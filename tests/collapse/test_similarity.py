@@ -13,7 +13,9 @@ from headscape.collapse.similarity import (
     BINS,
     attention_entropy,
     histogram,
+    layer_histograms,
     points_of,
+    shown_layers,
     summary_of,
     token_similarities,
 )
@@ -56,6 +58,22 @@ def test_a_summary_is_that_of_the_values_to_the_width_of_a_bin(seed, n, alike):
     counts = {b: sum(-1 + 0.02 * b <= v < -1 + 0.02 * (b + 1) for v in values) for b in range(99)}
     counts[99] = sum(v >= 0.98 for v in values)
     assert counts[round((found.mode + 1) / 0.02 - 0.5)] >= max(counts.values()) - 1  # edges may round either way
+
+
+def test_histograms_by_layer_count_every_pair_once():
+    rng = np.random.default_rng(0)
+    states, labels = rng.normal(size=(3, 6, 4)), [0, 0, 1, 2, 2, 2]
+    every, different = layer_histograms(states), layer_histograms(states, labels)
+    assert every.sum(axis=1).tolist() == [15] * 3 and different.sum(axis=1).tolist() == [15 - 1 - 3] * 3
+    np.testing.assert_array_equal(every[1], histogram(token_similarities(states[1])))
+
+
+@pytest.mark.parametrize("n", range(1, 60))
+def test_shown_layers_leave_out_none_where_all_fit(n):
+    found = shown_layers(n)
+    assert found[0] == 0 and found[-1] == n - 1 and len(found) <= 9
+    assert n > 9 or found == list(range(n))
+    assert len(set(np.diff(found)[:-1])) <= 1  # at equal distances, but for the last
 
 
 def test_an_empty_histogram_says_nothing():

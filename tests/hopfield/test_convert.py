@@ -288,6 +288,20 @@ def test_gradients_agree_with_finite_differences(name, skip):
             assert weight.grad[i, j].item() == pytest.approx((values[0] - values[1]) / (2 * step), rel=1e-5, abs=1e-9)
 
 
+@pytest.mark.parametrize("skip", ["scaled", "residual"])
+@pytest.mark.parametrize("name", ["gpt2", "llama", "bert"])
+def test_autocast_to_bfloat16_works(name, skip):
+    network = make(name)
+    batch = batch_of(name, padded=False)
+    with to_hopfield(network, 0.3, 0.6, skip=skip):
+        exact = main_output(network(**batch))
+        with torch.autocast("cpu", torch.bfloat16):
+            rounded = main_output(network(**batch))
+            rounded.float().pow(2).mean().backward()
+    assert (rounded - exact).abs().max() < 0.1 * exact.abs().max()
+    assert all(torch.isfinite(p.grad).all() for p in network.parameters() if p.grad is not None)
+
+
 def test_training_with_dropout_learns():
     torch.manual_seed(0)
     network = make("gpt2").train()
@@ -398,11 +412,11 @@ def test_capture_sees_the_hidden_state():
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"alpha": 1.0}, "alpha is at least 0 and below 1"),
-        ({"alpha": -0.5}, "alpha is at least 0 and below 1"),
-        ({"alpha_hidden": 1.0}, "alpha_hidden is at least 0 and below 1"),
-        ({"init": "ones"}, "init is one of"),
-        ({"skip": "dense"}, "skip is one of"),
+        ({"alpha": 1.0}, "alpha must be at least 0 and below 1"),
+        ({"alpha": -0.5}, "alpha must be at least 0 and below 1"),
+        ({"alpha_hidden": 1.0}, "alpha_hidden must be at least 0 and below 1"),
+        ({"init": "ones"}, "init must be one of"),
+        ({"skip": "dense"}, "skip must be one of"),
     ],
 )
 def test_wrong_settings(options, message):

@@ -4,7 +4,7 @@ from scipy.integrate import solve_ivp
 
 from headscape.errors import HeadscapeError, InputError
 from headscape.hopfield.dynamics import (
-    DISCRETISATIONS,
+    DISCRETIZATIONS,
     Field,
     State,
     alpha_of,
@@ -52,7 +52,7 @@ def errors(visible, hidden, counts, seed=0):
 
 
 @pytest.mark.parametrize(
-    ("visible", "hidden", "order"), [*((v, h, 1) for v, h in DISCRETISATIONS), ("central", "central", 2)]
+    ("visible", "hidden", "order"), [*((v, h, 1) for v, h in DISCRETIZATIONS), ("central", "central", 2)]
 )
 def test_every_discretisation_tends_to_the_solution_at_its_order(visible, hidden, order):
     counts = np.array([40, 80, 160, 320])
@@ -72,7 +72,7 @@ def test_central_differences_are_unstable_where_the_others_are_not():
         sizes = np.array([np.abs(state.x).max() for state in central[-6:]])
         assert sizes[-1] > 1e3
         np.testing.assert_allclose(sizes[1:] / sizes[:-1], rho + np.sqrt(1 + rho**2), rtol=1e-6)
-        for visible, hidden in DISCRETISATIONS:
+        for visible, hidden in DISCRETIZATIONS:
             end = trajectory(start, nothing, n, rho, rho, visible, hidden)[-1]
             assert np.abs(end.x).max() < 1e-9 and np.abs(end.h).max() < 1e-9
 
@@ -82,9 +82,9 @@ def test_central_differences_blow_up_on_attention_too():
     small = Field(
         field.scores, lambda x: 0.5 * field.values(x) / np.abs(np.linalg.eigvals(field.values(np.eye(3)))).max()
     )
-    far = {name: trajectory(state, small, 400, 0.2, 0.2, *name)[-1].x for name in [("central",) * 2, *DISCRETISATIONS]}
+    far = {name: trajectory(state, small, 400, 0.2, 0.2, *name)[-1].x for name in [("central",) * 2, *DISCRETIZATIONS]}
     assert not np.abs(far["central", "central"]).max() < 1e6
-    assert all(np.abs(far[name]).max() < 10 for name in DISCRETISATIONS)
+    assert all(np.abs(far[name]).max() < 10 for name in DISCRETIZATIONS)
 
 
 @pytest.mark.parametrize("rho", [0.3, 1.0, 1.9, 2.1, 5.0])
@@ -141,9 +141,9 @@ def test_wrong_requests():
     state, field = problem()
     with pytest.raises(InputError, match=r"no one-step method \(central, forward\)"):
         step(state, field, 0.1, 0.1, "central", "forward")
-    with pytest.raises(InputError, match="both states or for none"):
+    with pytest.raises(InputError, match="both states or for neither"):
         trajectory(state, field, 2, 0.1, 0.1, "central", "forward")
-    with pytest.raises(InputError, match="rho is a finite number"):
+    with pytest.raises(InputError, match="rho must be finite"):
         step(state, field, -0.1, 0.1)
     with pytest.raises(InputError, match="forward, backward or central"):
         amplification("sideways", 0.1)

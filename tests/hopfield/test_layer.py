@@ -122,6 +122,21 @@ def test_gradients_agree_with_finite_differences(init):
     assert torch.autograd.gradcheck(f, (x, *weights), atol=1e-6)
 
 
+@pytest.mark.parametrize("skip", ["scaled", "residual"])
+def test_autocast_to_bfloat16_rounds_and_nothing_else(skip):
+    torch.manual_seed(0)
+    layers = [HopfieldAttention(8, 4, skip=skip, alpha_hidden=0.6) for _ in range(3)]
+    x = torch.randn(2, 5, 8)
+    exact, _ = through(layers, x, causal=True)
+    with torch.autocast("cpu", torch.bfloat16):
+        rounded, state = through(layers, x, causal=True)
+        rounded.sum().backward()
+    assert rounded.dtype == torch.float32  # the stream, as in x + attention(x)
+    assert state.scores.dtype == torch.bfloat16
+    torch.testing.assert_close(rounded, exact, atol=0.05, rtol=0.05)
+    assert all(torch.isfinite(p.grad).all() for layer in layers for p in layer.parameters())
+
+
 def test_the_first_scores_by_each_start():
     scores = torch.randn(1, 2, 3, 3)
     entering, state = carry(None, scores, 0.75, "zero")
@@ -156,12 +171,12 @@ def test_a_row_with_nothing_to_look_at_stays_finite():
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"alpha": 1.0}, "alpha is at least 0 and below 1, not 1.0"),
-        ({"alpha": -0.1}, "alpha is at least 0"),
-        ({"alpha_hidden": 1.5}, "alpha_hidden is at least 0"),
-        ({"alpha_hidden": float("nan")}, "alpha_hidden is at least 0"),
-        ({"init": "one"}, "init is one of zero, first, debias"),
-        ({"skip": "no"}, "skip is one of scaled, residual"),
+        ({"alpha": 1.0}, "alpha must be at least 0 and below 1, not 1.0"),
+        ({"alpha": -0.1}, "alpha must be at least 0"),
+        ({"alpha_hidden": 1.5}, "alpha_hidden must be at least 0"),
+        ({"alpha_hidden": float("nan")}, "alpha_hidden must be at least 0"),
+        ({"init": "one"}, "init must be one of zero, first, debias"),
+        ({"skip": "no"}, "skip must be one of scaled, residual"),
         ({"n_kv_heads": 3}, "key heads do not divide"),
     ],
 )
@@ -172,7 +187,7 @@ def test_wrong_settings(options, message):
 
 def test_wrong_inputs():
     layer = HopfieldAttention(8, 4)
-    with pytest.raises(InputError, match="tokens are"):
+    with pytest.raises(InputError, match="tokens must be"):
         layer(torch.randn(2, 3, 9))
     with pytest.raises(InputError, match="layer 2 has scores of shape"):
         layer(torch.randn(2, 3, 8), HiddenState(torch.zeros(2, 2, 3, 3), 1))

@@ -165,7 +165,7 @@ def test_wrong_requests():
         preset("gpt5")
     with pytest.raises(InputError, match="no arm 'none'"):
         arm("none")
-    with pytest.raises(InputError, match="alpha is at least 0"):
+    with pytest.raises(InputError, match="alpha must be at least 0"):
         arm("both", alpha=1.0)
     with pytest.raises(InputError, match="patches of 5 do not divide"):
         NetworkConfig("vit", 2, 2, 8, patch=5)

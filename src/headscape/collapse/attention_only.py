@@ -1,10 +1,10 @@
-"""Networks of nothing but attention, from a configuration: what rank collapse looks like without MLPs (table 1)."""
+"""Networks of attention alone, from a configuration: what rank collapse looks like without MLPs (table 1)."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from typing import Any, Literal, get_args
+from typing import Any, Literal, NamedTuple, get_args
 
 import numpy.typing as npt
 import torch
@@ -14,7 +14,7 @@ from torch.nn import functional as F
 from headscape.collapse.bounds import LayerBounds, layer_bounds
 from headscape.errors import InputError
 
-__all__ = ["AttentionNetwork", "AttentionOnly", "Layer", "bounds_of", "four_cells", "patch_tokens"]
+__all__ = ["AttentionNetwork", "AttentionOnly", "Layer", "bounds_of", "four_variants", "patch_tokens"]
 
 Weights = Literal["default", "xavier"]
 Norm = Literal["pre", "none"]
@@ -35,9 +35,9 @@ class AttentionOnly:
     Parameters
     ----------
     weights
-        "default": as torch draws a Linear, biases too; "xavier": Xavier-uniform weights, no biases.
+        "default": as torch initializes a Linear, with biases; "xavier": Xavier-uniform weights, no biases.
     alpha, alpha_hidden
-        a, used with a skip alone, and a'; at least 0 and below 1.
+        a, used only with a skip, and a'; at least 0 and below 1.
     """
 
     depth: int = 12
@@ -50,17 +50,15 @@ class AttentionOnly:
     alpha_hidden: float = 0.0
 
     def __post_init__(self) -> None:
-        if self.depth < 1 or self.heads < 1 or self.width < 1 or self.width % self.heads:
-            raise InputError(
-                f"depth {self.depth}, width {self.width} and {self.heads} heads do not make a network: all are at "
-                "least 1, and heads divide the width"
-            )
+        if min(self.depth, self.heads, self.width) < 1 or self.width % self.heads:
+            sizes = f"depth {self.depth}, width {self.width} and {self.heads} heads"
+            raise InputError(f"{sizes} do not make a network: all must be at least 1, and heads divide the width")
         for name in ("alpha", "alpha_hidden"):
             if not 0 <= getattr(self, name) < 1:
-                raise InputError(f"{name} is at least 0 and below 1, not {getattr(self, name)}")
+                raise InputError(f"{name} must be at least 0 and below 1, not {getattr(self, name)}")
         for name, known in (("weights", get_args(Weights)), ("norm", get_args(Norm))):
             if getattr(self, name) not in known:
-                raise InputError(f"{name} is one of {', '.join(known)}, not {getattr(self, name)!r}")
+                raise InputError(f"{name} must be one of {', '.join(known)}, not {getattr(self, name)!r}")
 
     @property
     def dim(self) -> int:
@@ -68,10 +66,10 @@ class AttentionOnly:
         return self.width // self.heads
 
 
-def four_cells(config: AttentionOnly, alpha_hidden: float = 0.5) -> dict[str, AttentionOnly]:
-    """The same network in the four cells {no skip, skip} x {a' = 0, a' > 0}, to see which of the two does the work.
+def four_variants(config: AttentionOnly, alpha_hidden: float = 0.5) -> dict[str, AttentionOnly]:
+    """The network in the four variants {no skip, skip} x {a' = 0, a' > 0}, to see which of the two prevents collapse.
 
-    >>> list(four_cells(AttentionOnly()))
+    >>> list(four_variants(AttentionOnly()))
     ["no skip, a'=0", "no skip, a'=0.5", "skip, a'=0", "skip, a'=0.5"]
     """
     return {
@@ -81,9 +79,8 @@ def four_cells(config: AttentionOnly, alpha_hidden: float = 0.5) -> dict[str, At
     }
 
 
-@dataclass(frozen=True)
-class Layer:
-    """One layer of a forward pass: what attention saw, made and left, each with a batch axis first."""
+class Layer(NamedTuple):
+    """One layer of a forward pass."""
 
     inputs: Tensor  # (batch, token, width), after the norm
     hidden: Tensor  # H_n, not divided by sqrt(dk): (batch, head, query, key)
@@ -91,9 +88,7 @@ class Layer:
 
 
 class AttentionNetwork(nn.Module):
-    """The network of a configuration, in float64, with weights settled by a seed.
-
-    The same seed draws the same weights in all four cells.
+    """The network of a configuration, in float64; a seed draws the same weights in all four variants.
 
     >>> network = AttentionNetwork(AttentionOnly(depth=2, width=8, heads=2), seed=0)
     >>> tuple(network(torch.ones(1, 5, 8, dtype=torch.float64)).shape)
@@ -104,19 +99,16 @@ class AttentionNetwork(nn.Module):
         super().__init__()
         self.config = config
         width = config.width
-        devices: list[Any] = []
-        with torch.random.fork_rng(devices):
+        with torch.random.fork_rng([]):
             torch.manual_seed(seed)
-            maps = [
-                nn.ModuleDict({name: nn.Linear(width, width, dtype=torch.float64) for name in "qkvo"})
-                for _ in range(config.depth)
+            layers = [
+                {name: nn.Linear(width, width, dtype=torch.float64) for name in "qkvo"} for _ in range(config.depth)
             ]
             if config.weights == "xavier":
-                for linear in (linear for layer in maps for linear in layer.values()):
-                    assert isinstance(linear, nn.Linear)
+                for linear in (linear for maps in layers for linear in maps.values()):
                     nn.init.xavier_uniform_(linear.weight)
                     nn.init.zeros_(linear.bias)
-        self.maps = nn.ModuleList(maps)
+        self.maps = nn.ModuleList(nn.ModuleDict(maps) for maps in layers)
 
     def layers(self, X: Tensor) -> Iterator[Layer]:
         """Run tokens (batch, token, width) through the network, layer by layer."""
@@ -142,47 +134,28 @@ class AttentionNetwork(nn.Module):
         return X
 
 
-def bounds_of(network: AttentionNetwork, X: Tensor) -> list[LayerBounds]:
-    """The bounds of every layer on tokens (token, width): of what attention gives, before any skip."""
+def bounds_of(network: AttentionNetwork, tokens: Tensor) -> list[LayerBounds]:
+    """The bounds of every layer on tokens (token, width): of the output of attention, before any skip."""
     config, found = network.config, []
     before: npt.NDArray[Any] | None = None
     with torch.no_grad():
-        for maps, layer in zip(network.maps, network.layers(X[None]), strict=True):
+        for maps, layer in zip(network.maps, network.layers(tokens[None]), strict=True):
             assert isinstance(maps, nn.ModuleDict)
-            q, k, v = (_by_head(maps[name], config) for name in "qkv")  # (head, width, dk)
-            o = _weight(maps["o"]).T.reshape(config.heads, config.dim, config.width)
-            hidden = layer.hidden[0].numpy()
-            found.append(
-                layer_bounds(
-                    layer.inputs[0].numpy(),
-                    hidden / config.dim**0.5,
-                    (v @ o).numpy(),
-                    (q @ k.transpose(1, 2)).numpy(),
-                    config.dim,
-                    config.alpha_hidden,
-                    before,
-                )
-            )
+            weight = {name: linear.get_parameter("weight").T for name, linear in maps.items()}
+            q, k, v = (weight[name].reshape(config.width, config.heads, -1).transpose(0, 1) for name in "qkv")
+            W, W_QK = v @ weight["o"].reshape(config.heads, -1, config.width), q @ k.transpose(1, 2)
+            X, hidden = layer.inputs[0].numpy(), layer.hidden[0].numpy()
+            scores = hidden / config.dim**0.5
+            found.append(layer_bounds(X, scores, W.numpy(), W_QK.numpy(), config.dim, config.alpha_hidden, before))
             before = hidden
     return found
-
-
-def _weight(linear: nn.Module) -> Tensor:
-    weight = linear.weight
-    assert isinstance(weight, Tensor)
-    return weight
-
-
-def _by_head(linear: nn.Module, config: AttentionOnly) -> Tensor:
-    """The weight as (head, width, dk)."""
-    return _weight(linear).T.reshape(config.width, config.heads, config.dim).transpose(0, 1)
 
 
 def patch_tokens(images: npt.ArrayLike, seed: int = 0, *, width: int = 192, size: int = 224, patch: int = 16) -> Tensor:
     """Images (n, height, width) as tokens (n, 1 + n_patch, width) of a vision transformer at initialisation.
 
-    Standardised over all images given, resized, cut into patches, each mapped by one Linear as torch draws it; a class
-    token before them, positions added. 224 and 16 make 197 tokens.
+    Standardized over all images given, resized, cut into patches, each mapped by one linear map as torch initializes
+    it; a class token before them, positions added. 224 and 16 make 197 tokens.
 
     >>> import numpy as np
     >>> tuple(patch_tokens(np.eye(28)[None], size=48).shape)
@@ -191,14 +164,13 @@ def patch_tokens(images: npt.ArrayLike, seed: int = 0, *, width: int = 192, size
     pixels = torch.as_tensor(images).to(torch.float64)
     if pixels.dim() != 3 or size % patch:
         raise InputError(
-            f"images are (n_image, height, width) and patches of {patch} fill {size}; got {tuple(pixels.shape)}"
+            f"images must be (n_image, height, width), and patches of {patch} fill {size}; got {tuple(pixels.shape)}"
         )
     pixels = (pixels - pixels.mean()) / pixels.std().clamp_min(1e-12)
     grey = F.interpolate(pixels[:, None], size=(size, size), mode="bicubic")
-    devices: list[Any] = []
-    with torch.no_grad(), torch.random.fork_rng(devices):
+    with torch.no_grad(), torch.random.fork_rng([]):
         torch.manual_seed(seed)
-        embed = nn.Conv2d(3, width, patch, patch, dtype=torch.float64)  # three channels as for colour, all alike
+        embed = nn.Conv2d(3, width, patch, patch, dtype=torch.float64)  # three equal channels, as for colour
         class_token = POSITION_SCALE * torch.randn(1, 1, width, dtype=torch.float64)
         patches = embed(grey.expand(-1, 3, -1, -1)).flatten(2).transpose(1, 2)
         tokens = torch.cat([class_token.expand(len(patches), 1, width), patches], dim=1)

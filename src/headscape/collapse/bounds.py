@@ -1,8 +1,8 @@
-"""How much of the residual one layer of attention can keep: the printed bounds, the repaired ones, and what is so.
+"""How much of the residual one layer of attention can keep: what is measured, the printed bounds and the repaired ones.
 
 With R = Res(X), scores are A = E + 1 r^T + c 1^T, where r_j is the mean of column j of A (the paper's r up to a
-constant, whatever the scores are made of), d_i = max_jk |E_ij - E_ik| and D = max_i d_i. Then P_ij / softmax(r)_j lies
-within exp(-d_i) and exp(d_i), and subtracting the mean row costs a factor 2 at most in either norm, which gives
+constant, however the scores were made), d_i = max_jk |E_ij - E_ik| and D = max_i d_i. Then P_ij / softmax(r)_j lies
+between exp(-d_i) and exp(d_i), and subtracting the mean row costs at most a factor 2 in either norm, which gives
 
     ||Res(P X W)||_{1,inf} <= 2 (e^D - 1) sqrt(N sigma) ||R||_{1,inf} ||W||_{1,inf},  sigma = max_j softmax(r)_j,
 
@@ -16,6 +16,8 @@ from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
+import pandas as pd
+from scipy.special import softmax, xlogy
 
 from headscape.collapse.residual import norm_1, norm_1inf, norm_inf, residual
 from headscape.errors import InputError
@@ -24,6 +26,7 @@ __all__ = [
     "BOUNDS",
     "CONDITION",
     "LayerBounds",
+    "bound_curves",
     "corrected_d3",
     "layer_bounds",
     "named_bounds",
@@ -31,31 +34,23 @@ __all__ = [
     "printed_d2",
     "printed_d3",
     "repaired",
-    "softmax_rows",
     "spread_of",
 ]
 
 Array = npt.NDArray[np.float64]
+Numbers = Sequence[float] | Array
 CONDITION = 1.2564312086261697
 """Root of e^d = 1 + 2 d: up to here e^d - 1 <= 2 d."""
 BOUNDS = ("measured", "floor", "repaired", "anywhere", "printed", "spread")
-"""What `LayerBounds.row` holds; spread is the largest D of the heads."""
+"""The entries of `LayerBounds.row`; spread is the largest D of the heads."""
 MASKED = -1e30
 """Scores below this are a mask."""
-
-
-def softmax_rows(scores: npt.ArrayLike) -> Array:
-    """Softmax over the last axis."""
-    s = np.asarray(scores, dtype=np.float64)
-    e = np.exp(s - s.max(axis=-1, keepdims=True))
-    out: Array = e / e.sum(axis=-1, keepdims=True)
-    return out
 
 
 def spread_of(scores: npt.ArrayLike) -> tuple[float, float]:
     """D and sigma of the scores (n_query, n_key) that enter softmax; D is infinite where one is masked.
 
-    >>> spread_of([[1.0, 2.0], [2.0, 3.0]])[0]  # rows that differ by a constant: attention is the same in all
+    >>> spread_of([[1.0, 2.0], [2.0, 3.0]])[0]  # rows that differ by a constant: all attend alike
     0.0
     """
     A = np.asarray(scores, dtype=np.float64)
@@ -63,19 +58,21 @@ def spread_of(scores: npt.ArrayLike) -> tuple[float, float]:
         return float("inf"), 1.0
     r = A.mean(axis=0)
     E = A - r
-    return float((E.max(axis=1) - E.min(axis=1)).max()), float(softmax_rows(r).max())
+    return float((E.max(axis=1) - E.min(axis=1)).max()), float(softmax(r).max())
 
 
 def repaired(
     n: int,
     r: tuple[float, float],
-    w: Sequence[tuple[float, float]],
-    spread: Sequence[float],
-    sigma: Sequence[float],
+    w: Sequence[tuple[float, float]] | Array,
+    spread: Numbers,
+    sigma: Numbers,
     *,
     anywhere: bool = False,
 ) -> float:
     """The repaired bound of a layer: c sqrt(N sum_h g_h s_h |R|_1 |W_h|_1 * sum_h g_h |R|_inf |W_h|_inf).
+
+    A head with W_h = 0 outputs nothing and adds nothing, however large its D.
 
     Parameters
     ----------
@@ -88,42 +85,35 @@ def repaired(
     anywhere
         g = e^D - 1 and c = 2, which needs no condition; otherwise g = D and c = 4, for D up to `CONDITION`.
     """
-    g = [_expm1(d) if anywhere else d for d in spread]
-    columns = sum(gh * s * r[0] * wh[0] for gh, s, wh in zip(g, sigma, w, strict=True))
-    rows = sum(gh * r[1] * wh[1] for gh, wh in zip(g, w, strict=True))
-    return float((2 if anywhere else 4) * np.sqrt(n * columns) * np.sqrt(rows))
-
-
-def _expm1(x: float) -> float:
-    return float(np.expm1(x)) if x < 700 else float("inf")
+    norms = np.asarray(w, dtype=np.float64) * np.asarray(r)
+    with np.errstate(over="ignore"):  # a bound too large to be a number is infinite
+        g = np.expm1(spread) if anywhere else np.asarray(spread, dtype=np.float64)
+        terms = np.multiply(g[:, None], norms, out=np.zeros_like(norms), where=norms > 0)
+        columns, rows = np.asarray(sigma) @ terms[:, 0], terms[:, 1].sum()
+        return float((2 if anywhere else 4) * np.sqrt(n * columns) * np.sqrt(rows))
 
 
 def printed_d1(r: float, w: float, qk: float, dim: int, alpha_hidden: float = 0.0, hidden: float = 0.0) -> float:
-    """Lemma D.1: 4 (1 - a') C1 / sqrt(dk) |R|^3 + 4 a' C2 / sqrt(dk) |R|, one head, norms {1,inf} but where said.
+    """Lemma D.1: 4 (1 - a') C1 / sqrt(dk) |R|^3 + 4 a' C2 / sqrt(dk) |R|, one head; norms {1,inf} unless said.
 
     Parameters
     ----------
-    r, w
-        ||Res(X)|| and ||W||, W = W_V or W_V W_O.
+    r, w, dim
+        ||Res(X)||, ||W|| with W = W_V or W_V W_O, and dk.
     qk
         ||W_Q W_K^T||_1; C1 = ||W|| qk.
-    dim
-        dk.
     hidden
         ||H||_1 of the hidden state of the layer before, not yet divided by sqrt(dk); C2 = ||W|| hidden.
     """
     return float(4 * w * ((1 - alpha_hidden) * qk * r**3 + alpha_hidden * hidden * r) / np.sqrt(dim))
 
 
-def printed_d2(
-    r: float, w: Sequence[float], qk: Sequence[float], dim: int, alpha_hidden: float = 0.0, hidden: Sequence[float] = ()
-) -> float:
+def printed_d2(r: float, w: Numbers, qk: Numbers, dim: int, alpha_hidden: float = 0.0, hidden: Numbers = ()) -> float:
     """Lemma D.2: H times Lemma D.1 with the largest C1 and C2 of the H heads.
 
     Its proof adds up heads by a triangle inequality that ||.||_{1,inf} does not have; it is false in general.
     """
-    c1 = max(wh * q for wh, q in zip(w, qk, strict=True))
-    c2 = max((wh * h for wh, h in zip(w, hidden, strict=True)), default=0.0) if hidden else 0.0
+    c1, c2 = (float(np.max(np.multiply(w, given))) if len(given) else 0.0 for given in (qk, hidden))
     return len(w) * printed_d1(r, 1.0, c1, dim, alpha_hidden, c2)
 
 
@@ -146,19 +136,12 @@ def corrected_d3(a: float, b: float, r: float, depth: int) -> float:
 
 def _d3(a: float, b: float, r: float, depth: int, corrected: bool) -> float:
     if min(a, b, r) < 0 or depth < 0:
-        raise InputError(f"a, b, R and the depth are not negative; given were {a}, {b}, {r} and {depth}")
-
-    def log(x: float) -> float:
-        return float(np.log(x)) if x > 0 else float("-inf")
-
-    def power(x: float, exponent: float) -> float:
-        return 0.0 if exponent == 0 else exponent * log(x)
-
-    found = []
-    for m in range(depth + 1):
-        late, early = power(b, depth - m), power(b, 3.0**m * (depth - m))
-        found.append(power(a, (3.0**m - 1) / 2) + (max(late, early) if corrected else early) + power(r, 3.0**m))
-    largest = max(found)
+        raise InputError(f"a, b, R and the depth must not be negative; given were {a}, {b}, {r} and {depth}")
+    cubed = np.arange(depth + 1)  # m, of the L layers
+    linear, power = depth - cubed, 3.0**cubed
+    early = xlogy(power * linear, b)
+    of_b = np.maximum(xlogy(linear, b), early) if corrected else early
+    largest = float((xlogy((power - 1) / 2, a) + of_b + xlogy(power, r)).max())
     return float(np.exp(largest)) if largest < 709 else float("inf")
 
 
@@ -166,9 +149,9 @@ def _d3(a: float, b: float, r: float, depth: int, corrected: bool) -> float:
 class LayerBounds:
     """What one layer of attention leaves of the residual, and what bounds it; all norms are {1,inf}.
 
-    measured is ||Res(sum_h P_h X W_h)||; repaired holds where `condition` does (D of every head up to `CONDITION`),
-    anywhere always; printed is Lemma D.2 (D.1 for one head), NaN where scores are not a product of X with weights.
-    floor is the round-off of measured: up to there it says nothing.
+    measured is ||Res(sum_h P_h X W_h)||; repaired is a bound where `condition` holds (D of every head up to
+    `CONDITION`), anywhere always; printed is Lemma D.2 (D.1 for one head), NaN where scores are not a product of X with
+    weights. floor is the round-off of measured, which means nothing below it.
     """
 
     measured: float
@@ -181,8 +164,8 @@ class LayerBounds:
     condition: bool
 
     def keeps(self, bound: float) -> bool:
-        """Whether what was measured is within a bound, but for round-off."""
-        return self.measured - self.floor <= bound
+        """Whether the measured value is within a bound, up to round-off."""
+        return _keeps(self.measured, self.floor, bound)
 
     @property
     def row(self) -> Array:
@@ -190,11 +173,26 @@ class LayerBounds:
         return np.array([*(getattr(self, name) for name in BOUNDS[:-1]), self.spread.max()], dtype=np.float64)
 
 
+def _keeps(measured: float, floor: float, bound: float) -> bool:
+    return not measured - floor > bound  # a bound that is not known (NaN) is not broken
+
+
 def named_bounds(row: npt.ArrayLike) -> dict[str, float | bool]:
     """A `LayerBounds.row` by name, and whether each bound was kept; one that is not known (NaN) was not broken."""
-    found: dict[str, float | bool] = dict(zip(BOUNDS, np.asarray(row).tolist(), strict=True))
-    beyond = found["measured"] - found["floor"]
-    return found | {f"keeps_{name}": not beyond > found[name] for name in ("repaired", "anywhere", "printed")}
+    found: dict[str, float] = dict(zip(BOUNDS, np.asarray(row).tolist(), strict=True))
+    names = ("repaired", "anywhere", "printed")
+    return found | {f"keeps_{name}": _keeps(found["measured"], found["floor"], found[name]) for name in names}
+
+
+def bound_curves(rows: pd.DataFrame, along: str) -> dict[str, pd.Series[float]]:
+    """Medians by layer (column `along`) of the measured value and of its bounds, from rows of `named_bounds`.
+
+    The bound with 4 D is left out where its condition fails, and so are values that are not finite.
+    """
+    shown = {"measured": "measured", "repaired": "4 D", "anywhere": "2 (e^D - 1)", "printed": "printed"}
+    kept = {name: rows[np.isfinite(rows[name]) & (rows[name] > 0)] for name in shown}
+    kept["repaired"] = kept["repaired"][kept["repaired"]["spread"] <= CONDITION]
+    return {shown[name]: part.groupby(along)[name].median() for name, part in kept.items() if len(part)}
 
 
 def layer_bounds(
@@ -230,23 +228,20 @@ def layer_bounds(
         )
     R = residual(tokens)
     # Res(P X W) = Res(P R W), as rows of P sum to 1; from R there is less to cancel
-    out = sum(P @ (R @ w) for P, w in zip(softmax_rows(A), maps, strict=True))
-    spread, sigma = zip(*(spread_of(a) for a in A), strict=True)
-    r = (float(norm_1(R)), float(norm_inf(R)))
-    w = [(float(norm_1(m)), float(norm_inf(m))) for m in maps]
+    out = sum(P @ (R @ w) for P, w in zip(softmax(A, axis=-1), maps, strict=True))
+    spread, sigma = np.array([spread_of(a) for a in A]).T
+    given = n, (norm_1(R), norm_inf(R)), np.stack([norm_1(maps), norm_inf(maps)], axis=1), spread, sigma
     printed = float("nan")
     if W_QK is not None and dim is not None:
-        qk = [float(norm_1(np.asarray(m, dtype=np.float64))) for m in np.asarray(W_QK)]
-        before = [] if hidden is None else [float(norm_1(h)) for h in np.asarray(hidden, dtype=np.float64)]
-        w_1inf = [float(norm_1inf(m)) for m in maps]
-        printed = printed_d2(float(norm_1inf(R)), w_1inf, qk, dim, alpha_hidden, before)
+        before = () if hidden is None else norm_1(hidden)
+        printed = printed_d2(norm_1inf(R), norm_1inf(maps), norm_1(W_QK), dim, alpha_hidden, before)
     return LayerBounds(
         measured=float(norm_1inf(residual(out))),
         floor=float(n * np.finfo(np.float64).eps * norm_1inf(out)),
-        repaired=repaired(n, r, w, spread, sigma),
-        anywhere=repaired(n, r, w, spread, sigma, anywhere=True),
+        repaired=repaired(*given),
+        anywhere=repaired(*given, anywhere=True),
         printed=printed,
-        spread=np.array(spread),
-        sigma=np.array(sigma),
-        condition=max(spread) <= CONDITION,
+        spread=spread,
+        sigma=sigma,
+        condition=bool(spread.max() <= CONDITION),
     )

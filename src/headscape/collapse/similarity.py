@@ -1,4 +1,4 @@
-"""Two distributions that tell collapse: how alike tokens are (rank), and how spread attention is (entropy)."""
+"""Two distributions that show collapse: how alike tokens are (rank), and how spread out attention is (entropy)."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
+from scipy.special import entr
 
 from headscape.collapse.residual import as_tokens
 from headscape.errors import InputError
@@ -16,26 +17,30 @@ __all__ = [
     "Similarity",
     "attention_entropy",
     "histogram",
+    "layer_histograms",
     "points_of",
+    "shown_layers",
     "summary_of",
     "token_similarities",
 ]
 
 ALIKE = 0.99
-"""Cosine from which on two tokens count as the same."""
+"""Two tokens with at least this cosine count as alike."""
 BINS = 400
 """Bins of a histogram over [-1, 1]; `ALIKE` is the edge of one."""
 _MODE_BINS = 100
-"""Bins among which the mode is the fullest: wide enough (0.02) that few pairs do not make one."""
+"""The mode is the fullest of these bins: wide enough (0.02) that a few pairs do not make one."""
+SHOWN = 9
+"""Violins in a row that can still be told apart."""
 
 
 def token_similarities(X: npt.ArrayLike, labels: npt.ArrayLike | None = None) -> npt.NDArray[np.float64]:
-    """Cosine of every pair of different positions i < j of tokens (n_token, width); a token of zeros has none.
+    """Cosine of every pair of positions i < j of tokens (n_token, width); a token of zeros has none.
 
     Parameters
     ----------
     labels
-        One a token, its id say: pairs with equal labels are left out. The same word twice is alike from the start.
+        One per token, such as its id: pairs with equal labels are left out. The same word twice is alike from the start.
 
     >>> token_similarities([[1.0, 0.0], [2.0, 0.0], [0.0, 1.0]])
     array([1., 0., 0.])
@@ -64,6 +69,11 @@ def histogram(similarities: npt.ArrayLike) -> npt.NDArray[np.int64]:
     return counts.astype(np.int64)
 
 
+def layer_histograms(states: npt.ArrayLike, labels: npt.ArrayLike | None = None) -> npt.NDArray[np.int64]:
+    """Histograms (n_layer, `BINS`) of the `token_similarities` of the states (n_layer, n_token, width) by layer."""
+    return np.stack([histogram(token_similarities(tokens, labels)) for tokens in as_tokens(states)])
+
+
 class Similarity(NamedTuple):
     """Mode, median and mean of similarities, and the share of pairs at or above `ALIKE`."""
 
@@ -76,8 +86,7 @@ class Similarity(NamedTuple):
 def summary_of(counts: npt.ArrayLike) -> Similarity:
     """Mode, median, mean and share of a histogram (`BINS`,), to the width of a bin; NaN where no pair was counted.
 
-    The mode is the middle of the fullest of 100 bins. Of floats that are all different no value is the most frequent
-    one, so a mode without bins says nothing.
+    The mode is the middle of the fullest of 100 bins: among floats that are all different none is the most frequent.
 
     >>> summary_of(histogram([0.306] * 7 + [0.994] * 3))
     Similarity(mode=0.31, median=0.3075, mean=0.513, share=0.3)
@@ -87,12 +96,10 @@ def summary_of(counts: npt.ArrayLike) -> Similarity:
     if total == 0:
         return Similarity(*[float("nan")] * 4)
     middles = _middles(BINS)
-    wide = n.reshape(_MODE_BINS, -1).sum(axis=1)
-    mode = _middles(_MODE_BINS)[int(np.argmax(wide))]
-    median = middles[int(np.searchsorted(n.cumsum(), total / 2))]
+    mode = _middles(_MODE_BINS)[n.reshape(_MODE_BINS, -1).sum(axis=1).argmax()]
+    median = middles[np.searchsorted(n.cumsum(), total / 2)]
     share = n[round((1 + ALIKE) / 2 * BINS) :].sum() / total
-    found = (mode, median, float(n @ middles / total), share)
-    return Similarity(*(round(float(v), 10) for v in found))
+    return Similarity(*(round(float(v), 10) for v in (mode, median, n @ middles / total, share)))
 
 
 def _middles(bins: int) -> npt.NDArray[np.float64]:
@@ -100,24 +107,33 @@ def _middles(bins: int) -> npt.NDArray[np.float64]:
 
 
 def points_of(counts: npt.ArrayLike, n: int = 200) -> npt.NDArray[np.float64]:
-    """`n` values that are distributed as a histogram (`BINS`,) says, evenly spread within a bin; for violins.
+    """`n` values with the distribution of a histogram (`BINS`,), evenly spread within a bin; for violins.
 
-    >>> points_of(histogram([0.5] * 10), n=2).round(4)
-    array([0.5012, 0.5038])
+    >>> points_of(histogram([0.5] * 10), n=2).round(3)
+    array([0.501, 0.504])
     """
     edges = np.linspace(-1.0, 1.0, BINS + 1)
     grown = np.concatenate([[0.0], np.cumsum(np.asarray(counts, dtype=np.float64))])
     if grown[-1] == 0:
         return np.empty(0)
     wanted = (np.arange(n) + 0.5) / n * grown[-1]
-    bin_of = np.searchsorted(grown, wanted, side="left") - 1
-    within = (wanted - grown[bin_of]) / (grown[bin_of + 1] - grown[bin_of])
-    points: npt.NDArray[np.float64] = edges[bin_of] + within * (edges[bin_of + 1] - edges[bin_of])
+    last = np.searchsorted(grown, wanted)  # not np.interp, which jumps over empty bins at a tie
+    points: npt.NDArray[np.float64] = edges[last] - (grown[last] - wanted) / np.diff(grown)[last - 1] * 2 / BINS
     return points
 
 
+def shown_layers(n: int) -> list[int]:
+    """The layers of n to draw as violins: at most `SHOWN`, at equal distances, and the last.
+
+    >>> shown_layers(7), shown_layers(31)
+    ([0, 1, 2, 3, 4, 5, 6], [0, 4, 8, 12, 16, 20, 24, 28, 30])
+    """
+    step = -(-(n - 1) // (SHOWN - 1)) or 1
+    return sorted({*range(0, n, step), n - 1})
+
+
 def attention_entropy(probs: npt.ArrayLike, present: npt.ArrayLike | None = None) -> npt.NDArray[np.float64]:
-    """Entropy of attention rows over the logarithm of how many keys a row has: 1 is even, 0 a single key.
+    """Entropy of attention rows divided by the logarithm of their number of keys: 1 is uniform, 0 a single key.
 
     Parameters
     ----------
@@ -129,7 +145,7 @@ def attention_entropy(probs: npt.ArrayLike, present: npt.ArrayLike | None = None
     Returns
     -------
     array (..., n_query)
-        NaN for rows with fewer than two keys, such as the first of causal attention: there is nothing to spread over.
+        NaN for rows with fewer than two keys, such as the first of causal attention.
 
     >>> attention_entropy([[1.0, 0.0], [0.5, 0.5]], np.tri(2))
     array([nan,  1.])
@@ -141,9 +157,6 @@ def attention_entropy(probs: npt.ArrayLike, present: npt.ArrayLike | None = None
     if there.shape != p.shape[-2:]:
         raise InputError(f"present has shape {there.shape}, the maps are {p.shape[-2:]}")
     n_keys = there.sum(axis=1)
-    most = np.log(np.maximum(n_keys, 1))
-    entropy = -(p * np.log(np.where(p > 0, p, 1.0))).sum(axis=-1)
-    found: npt.NDArray[np.float64] = np.divide(
-        entropy, most, out=np.full(entropy.shape, np.nan), where=np.broadcast_to(n_keys > 1, entropy.shape)
-    )
+    most = np.where(n_keys > 1, np.log(np.maximum(n_keys, 2)), np.nan)
+    found: npt.NDArray[np.float64] = entr(p).sum(axis=-1) / most
     return found

@@ -1,7 +1,7 @@
-"""Turn a network into one with Modern Hopfield Attention and back: same weights, no new parameters.
+"""Convert a network to Modern Hopfield Attention and back: same weights, no new parameters.
 
 Scores are changed by a tap, as every intervention is. The skip a x + (1 - a) attention is made where the network adds
-its residual: the first sum, after a layer's attention, of which one term is the very tensor that went into the layer.
+its residual: in the first sum after a layer's attention that has the layer's own input tensor as one term.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from headscape.attention.tapping import tapped
 from headscape.attention.taps import AttentionCall, Tap
 from headscape.attention.weights import check_weights
 from headscape.errors import HeadscapeError, InputError
-from headscape.hopfield.layer import HiddenState, Init, Skip, carry, check_alphas
+from headscape.hopfield.layer import HiddenState, Init, Skip, carry, check_alphas, skip_over
 
 __all__ = ["to_hopfield"]
 
@@ -40,12 +40,12 @@ def to_hopfield(
     init: Init = "zero",
     skip: Skip = "scaled",
 ) -> Iterator[Network]:
-    """Give a network Modern Hopfield Attention for the time of the block.
+    """Give a network Modern Hopfield Attention inside the `with` block.
 
-    Along the layers of each block of the network, H_n = a' H_n-1 + (1 - a') S_n takes the place of the scores S_n
-    (all that softmax sees but masks: after rotation and scaling, with position biases, per query head; heads are
-    matched by index), and with `skip="scaled"` a x + (1 - a) attention the place of x + attention; what comes after
-    (norm, MLP) stays. Works in training, with masks, grouped queries, under `capture` and other interventions.
+    Along the layers of each block of the network, H_n = a' H_n-1 + (1 - a') S_n replaces the scores S_n (all that
+    softmax sees except masks: after rotation and scaling, with position biases, per query head; heads are matched by
+    index), and with `skip="scaled"` a x + (1 - a) attention replaces x + attention; what follows (norm, MLP) stays.
+    Works in training and under autocast, with masks, grouped queries, `capture` and other interventions.
 
     Parameters
     ----------
@@ -53,11 +53,11 @@ def to_hopfield(
         From `load_model`, or any module that `capture` takes.
     alpha, alpha_hidden
         a of the skip and a' of the scores, at least 0 and below 1; with alpha_hidden 0 and `skip="residual"` the
-        network is what it was.
+        network is unchanged.
     init
         "zero", "first" or "debias": how the hidden state starts (`headscape.hopfield.layer.carry`).
     skip
-        "scaled", or "residual" to leave the skip alone; alpha is then unused.
+        "scaled", or "residual" to keep the network's own; alpha is then unused.
 
     Raises
     ------
@@ -94,11 +94,8 @@ def to_hopfield(
         yield model
 
 
-# --- the hidden state ------------------------------------------------------------------------------------------------
-
-
 class _HiddenStates(Tap):
-    """Carries H from layer to layer of each block; layer 0 starts it anew, the last layer lets it go."""
+    """Carries H from layer to layer of each block; layer 0 starts it anew, the last layer drops it."""
 
     blockwise = False
 
@@ -106,44 +103,36 @@ class _HiddenStates(Tap):
         modules = dict(model.module.named_modules())
         self.sites = {id(modules[site.name]): site for site in model.sites}
         self.last = {site.block: site.layer for site in model.sites}
-        self.known = model.task != "module"  # of a network of the user's, keys may rightly outnumber queries
+        self.known = model.task != "module"  # in a network of the user's own, keys may rightly outnumber queries
         self.alpha_hidden, self.init = alpha_hidden, init
         self.states: dict[str, HiddenState | None] = {}
         self.reached: dict[str, int] = {}
 
     def inputs(self, call: AttentionCall, query: Tensor, key: Tensor, value: Tensor) -> None:
-        """Keys of tokens that are not among the queries come from a cache."""
-        site = self.sites.get(id(call.module))
-        if site is not None and self.known and not site.block.endswith(".cross") and query.shape[2] < key.shape[2]:
-            raise InputError(
-                f"{site.name} sees {key.shape[2]} keys for {query.shape[2]} queries, a KV cache: {_NO_CACHE}"
-            )
+        """Refuse keys of tokens that are not among the queries: they come from a cache."""
+        site, n_query, n_key = self.sites.get(id(call.module)), query.shape[2], key.shape[2]
+        if site is not None and self.known and not site.block.endswith(".cross") and n_query < n_key:
+            raise InputError(f"{site.name} sees {n_key} keys for {n_query} queries, a KV cache: {_NO_CACHE}")
 
     def scores(self, call: AttentionCall, scores: Tensor) -> Tensor:
-        """H_n in place of this layer's scores."""
         site = self.sites.get(id(call.module))
         if site is None:
             raise HeadscapeError(f"{type(call.module).__name__} computes attention but was not found before")
-        if site.layer and self.reached.get(site.block) != site.layer - 1:
+        block, layer = site.block, site.layer
+        if layer and self.reached.get(block) != layer - 1:
             raise HeadscapeError(
-                f"layer {site.layer} of block {site.block!r} did not run right after layer {site.layer - 1}; its "
-                "hidden state is not known (is a layer skipped, or run again by checkpointing?)"
+                f"layer {layer} of block {block!r} did not run right after layer {layer - 1}; its hidden state is not "
+                "known (is a layer skipped, or run again by checkpointing?)"
             )
-        entering, state = carry(
-            self.states.get(site.block) if site.layer else None, scores, self.alpha_hidden, self.init
-        )
-        self.reached[site.block] = site.layer
-        self.states[site.block] = None if site.layer == self.last[site.block] else state
+        entering, state = carry(self.states.get(block) if layer else None, scores, self.alpha_hidden, self.init)
+        self.reached[block] = layer
+        self.states[block] = None if layer == self.last[block] else state
         return entering
 
 
 def _refuse_cache(module: nn.Module, args: Any, kwargs: dict[str, Any]) -> None:
-    given = kwargs.get("past_key_values") is not None
-    if given or kwargs.get("use_cache"):
+    if kwargs.get("past_key_values") is not None or kwargs.get("use_cache"):
         raise InputError(f"{type(module).__name__} was called with a KV cache: {_NO_CACHE}")
-
-
-# --- the skip --------------------------------------------------------------------------------------------------------
 
 
 class _Skips(TorchFunctionMode):
@@ -152,9 +141,9 @@ class _Skips(TorchFunctionMode):
     def __init__(self, alpha: float) -> None:
         super().__init__()
         self.alpha = alpha
-        self.entered: dict[int, list[Tensor]] = {}  # what went into each module that is running now
-        self.waiting: tuple[Site, list[Tensor]] | None = None  # the layer whose sum is to come, and x
-        self.found: dict[str, Tensor] = {}  # by site, the other term of the sum; kept while checking only
+        self.entered: dict[int, list[Tensor]] = {}  # the inputs of each module that is running now
+        self.waiting: tuple[Site, list[Tensor]] | None = None  # the layer whose sum is still to come, and x
+        self.found: dict[str, Tensor] = {}  # by attention layer, the other term of the sum; kept only while checking
         self.checking = False
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -172,7 +161,7 @@ class _Skips(TorchFunctionMode):
             out = out * kwargs["alpha"]
         if self.checking:
             self.found[site.name] = out
-        scaled = torch.lerp(out, x, self.alpha)
+        scaled = skip_over(x, out, self.alpha, "scaled")
         return args[0].copy_(scaled) if func in _IN_PLACE else scaled
 
     def enter(self, module: nn.Module, args: Any, kwargs: Any) -> None:
@@ -186,16 +175,16 @@ class _Skips(TorchFunctionMode):
 
 
 class _Attended(Tap):
-    """Tells the skips that a layer's attention was computed; while checking, makes every head's output 0."""
+    """Tells the skips that a layer's attention was computed; while checking, sets every head's output to 0."""
 
     def __init__(self, skips: _Skips, sites: dict[int, tuple[Site, list[int]]], zero: bool) -> None:
         self.skips, self.sites, self.zero = skips, sites, zero
 
     def outputs(self, call: AttentionCall, outputs: Tensor) -> Tensor:
-        """From here on the next sum with the layer's input is its skip."""
+        """The next sum with the layer's input is its skip."""
         if id(call.module) in self.sites:
             site, path = self.sites[id(call.module)]
-            before = self.skips.waiting[0] if self.skips.waiting else None  # of a pass that failed, it does not matter
+            before = self.skips.waiting[0] if self.skips.waiting else None  # left by a pass that failed, if at all
             if before and not self.zero and (before.block, before.layer + 1) == (site.block, site.layer):
                 raise HeadscapeError(f"the network did not add the residual around {before.name} as it did before")
             self.skips.waiting = site, [x for key in path for x in self.skips.entered.get(key, [])]
@@ -223,10 +212,10 @@ def _scaled_skips(model: Model, skips: _Skips) -> Iterator[None]:
 
 
 def _check_skips(model: Model) -> None:
-    """Run a short input with all attention set to 0 and see that each layer has a skip, for attention alone.
+    """Run a short input with all attention set to 0 and check that each layer has a skip, for attention alone.
 
-    The other term of the sum is then what the output projection makes of 0: the same for every token. Where it
-    differs between tokens, something else (an MLP beside attention) is in the same sum.
+    The other term of the sum is then the output projection of 0, the same for every token. Where it differs between
+    tokens, something else (an MLP beside attention) is in the same sum.
     """
     skips = _Skips(0.5)
     skips.checking = True
@@ -242,11 +231,8 @@ def _check_skips(model: Model) -> None:
         if spread > 1e-4 * max(1e-3, float(out.abs().max())):
             raise InputError(
                 f"attention and another branch (an MLP beside it) share one skip around {site.name} of "
-                f"{model.source}, so attention's cannot be scaled; convert with skip='residual'"
+                f"{model.source}, so it cannot be scaled for attention alone; convert with skip='residual'"
             )
-
-
-# --- checks ----------------------------------------------------------------------------------------------------------
 
 
 def _check_heads(sites: list[Site]) -> None:
@@ -262,7 +248,7 @@ def _check_heads(sites: list[Site]) -> None:
 
 @contextmanager
 def _evaluating(network: nn.Module) -> Iterator[None]:
-    """Without dropout for the time of the block; every submodule's training flag is put back."""
+    """Switch dropout off inside the block; every submodule's training flag is restored."""
     modes = [(module, module.training) for module in network.modules()]
     network.eval()
     try:

@@ -1,10 +1,10 @@
-"""The continuous Hopfield equations along depth, their discretisations, and where those are stable.
+"""The continuous Hopfield equations along depth, their discretizations, and where those are stable.
 
     tau  dx/dt = softmax(h) V(x) - x            visible state: the tokens        (eq. 45)
     tau' dh/dt = Q(x) K(x)^T - h                hidden state: the scores         (eq. 46)
 
 A layer of a network is one step. With rho = dt/tau and rho' = dt/tau' each difference quotient gives another network;
-Modern Hopfield Attention takes the forward one for x and the backward one for h. Everything here is a plain function of
+Modern Hopfield Attention takes the forward one for x and the backward one for h. Everything here is a pure function of
 numpy arrays x (token, dim) and h (token, token); the torch layer is `headscape.hopfield.layer`.
 """
 
@@ -12,15 +12,17 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Literal, NamedTuple, get_args
+from itertools import product
+from typing import Literal, NamedTuple, get_args
 
 import numpy as np
 import numpy.typing as npt
+from scipy.special import softmax
 
 from headscape.errors import HeadscapeError, InputError
 
 __all__ = [
-    "DISCRETISATIONS",
+    "DISCRETIZATIONS",
     "Difference",
     "Field",
     "State",
@@ -28,7 +30,6 @@ __all__ = [
     "amplification",
     "central_step",
     "is_stable",
-    "row_softmax",
     "step",
     "trajectory",
     "velocity",
@@ -50,7 +51,7 @@ class State(NamedTuple):
 
 @dataclass(frozen=True)
 class Field:
-    """What a layer makes of its tokens: scores Q(x) K(x)^T / sqrt(dk), and values V(x) W_O."""
+    """What a layer computes from its tokens: scores Q(x) K(x)^T / sqrt(dk), and values V(x) W_O."""
 
     scores: Callable[[Array], Array]
     values: Callable[[Array], Array]
@@ -61,84 +62,19 @@ class Field:
         scale = query.shape[1] ** -0.5
         return cls(lambda x: (x @ query) @ (x @ key).T * scale, lambda x: x @ value)
 
-
-def row_softmax(h: Array) -> Array:
-    """Softmax of every row.
-
-    >>> row_softmax(np.zeros((1, 4)))
-    array([[0.25, 0.25, 0.25, 0.25]])
-    """
-    e = np.exp(h - h.max(axis=-1, keepdims=True))
-    probs: Array = e / e.sum(axis=-1, keepdims=True)
-    return probs
+    def attended(self, h: Array, x: Array) -> Array:
+        """softmax(h) V(x)."""
+        found: Array = softmax(h, axis=-1) @ self.values(x)
+        return found
 
 
 def velocity(state: State, field: Field, tau: float = 1.0, tau_hidden: float = 1.0) -> State:
     """Right side of the continuous equations: (dx/dt, dh/dt)."""
     x, h = state
-    return State((row_softmax(h) @ field.values(x) - x) / tau, (field.scores(x) - h) / tau_hidden)
+    return State((field.attended(h, x) - x) / tau, (field.scores(x) - h) / tau_hidden)
 
 
-# --- steps -----------------------------------------------------------------------------------------------------------
-
-
-def _x_forward(x: Array, h: Array, field: Field, rho: float) -> Array:
-    return (1 - rho) * x + rho * row_softmax(h) @ field.values(x)  # eq. 50, 53
-
-
-def _forward_forward(state: State, field: Field, rho: float, rho_hidden: float) -> State:
-    x, h = state
-    return State(_x_forward(x, h, field, rho), (1 - rho_hidden) * h + rho_hidden * field.scores(x))  # eq. 51
-
-
-def _forward_backward(state: State, field: Field, rho: float, rho_hidden: float) -> State:
-    x = _x_forward(*state, field, rho)
-    return State(x, (state.h + rho_hidden * field.scores(x)) / (1 + rho_hidden))  # eq. 54
-
-
-def _backward_forward(state: State, field: Field, rho: float, rho_hidden: float) -> State:
-    h = (1 - rho_hidden) * state.h + rho_hidden * field.scores(state.x)  # eq. 57
-    probs = row_softmax(h)
-
-    def update(x: Array) -> Array:
-        return (state.x + rho * probs @ field.values(x)) / (1 + rho)  # eq. 56
-
-    return State(_fixed_point(update, state.x), h)
-
-
-def _backward_backward(state: State, field: Field, rho: float, rho_hidden: float) -> State:
-    def hidden(x: Array) -> Array:
-        return (state.h + rho_hidden * field.scores(x)) / (1 + rho_hidden)  # eq. 59
-
-    def update(x: Array) -> Array:
-        return (state.x + rho * row_softmax(hidden(x)) @ field.values(x)) / (1 + rho)  # eq. 58
-
-    x = _fixed_point(update, state.x)
-    return State(x, hidden(x))
-
-
-def _fixed_point(update: Callable[[Array], Array], start: Array) -> Array:
-    x = start
-    for _ in range(MAX_ITERATIONS):
-        new = update(x)
-        change = np.abs(new - x).max()
-        x = new
-        if change <= TOLERANCE * max(1.0, float(np.abs(x).max())):
-            return x
-        if not change < DIVERGED * max(1.0, float(np.abs(start).max())):
-            break
-    raise HeadscapeError(
-        f"the implicit step did not settle to {TOLERANCE:g} in {MAX_ITERATIONS} rounds; take a smaller step rho"
-    )
-
-
-_STEPS = {
-    ("forward", "forward"): _forward_forward,
-    ("forward", "backward"): _forward_backward,
-    ("backward", "forward"): _backward_forward,
-    ("backward", "backward"): _backward_backward,
-}
-DISCRETISATIONS: tuple[tuple[str, str], ...] = tuple(_STEPS)
+DISCRETIZATIONS = tuple(product(("forward", "backward"), repeat=2))
 """(visible, hidden) differences of the one-step methods; (forward, backward) is Modern Hopfield Attention."""
 
 
@@ -167,18 +103,44 @@ def step(
     HeadscapeError
         The implicit equation was not solved.
     """
-    if (visible, hidden) not in _STEPS:
-        known = ", ".join(f"({a}, {b})" for a, b in DISCRETISATIONS)
-        raise InputError(f"no one-step method ({visible}, {hidden}); known are {known}")
+    if (visible, hidden) not in DISCRETIZATIONS:
+        known = ", ".join(f"({a}, {b})" for a, b in DISCRETIZATIONS)
+        raise InputError(f"no one-step method ({visible}, {hidden}); there are {known}")
     _check_rho(rho, rho_hidden)
-    return _STEPS[visible, hidden](state, field, rho, rho_hidden)
+    x, h = state
+
+    def new_h(new_x: Array) -> Array:
+        if hidden == "forward":
+            return h + rho_hidden * (field.scores(x) - h)  # eqs. 51, 57
+        return (h + rho_hidden * field.scores(new_x)) / (1 + rho_hidden)  # eqs. 54, 59
+
+    if visible == "forward":
+        new_x = x + rho * (field.attended(h, x) - x)  # eqs. 50, 53
+    else:
+        new_x = _fixed_point(lambda y: (x + rho * field.attended(new_h(y), y)) / (1 + rho), x)  # eqs. 56, 58
+    return State(new_x, new_h(new_x))
+
+
+def _fixed_point(update: Callable[[Array], Array], start: Array) -> Array:
+    x = start
+    for _ in range(MAX_ITERATIONS):
+        new = update(x)
+        change = np.abs(new - x).max()
+        x = new
+        if change <= TOLERANCE * max(1.0, float(np.abs(x).max())):
+            return x
+        if not change < DIVERGED * max(1.0, float(np.abs(start).max())):
+            break
+    raise HeadscapeError(
+        f"the implicit step did not converge to {TOLERANCE:g} in {MAX_ITERATIONS} iterations; take a smaller step rho"
+    )
 
 
 def central_step(before: State, now: State, field: Field, rho: float, rho_hidden: float) -> State:
-    """Central differences for both states: x_n+1 = x_n-1 + 2 rho (softmax(h_n) V(x_n) - x_n), h likewise.
+    """Central differences for both states: x_n+1 = x_n-1 + 2 rho (softmax(h_n) V(x_n) - x_n), and h likewise.
 
-    The signs of the printed eqs. 60 and 61 are corrected. Unstable for every rho > 0 (`amplification`): offered to
-    show that.
+    The signs of the printed eqs. 60 and 61 are corrected. Unstable for every rho > 0 (`amplification`), which is why it
+    is here.
     """
     _check_rho(rho, rho_hidden)
     dx, dh = velocity(now, field)
@@ -196,24 +158,20 @@ def trajectory(
 ) -> list[State]:
     """The start and the state after each of n_steps layers that share their weights.
 
-    Both differences "central" starts with one midpoint step, so that the start does not spoil the second order.
+    Central differences begin with one midpoint step, which keeps the method second order.
     """
     if (visible == "central") != (hidden == "central"):
-        raise InputError("central differences are taken for both states or for none")
+        raise InputError("central differences are taken for both states or for neither")
     states = [state]
     for _ in range(n_steps):
         if visible != "central":
             states.append(step(states[-1], field, rho, rho_hidden, visible, hidden))
         elif len(states) == 1:
-            half = _forward_forward(state, field, rho / 2, rho_hidden / 2)
-            dx, dh = velocity(half, field)
-            states.append(State(state.x + rho * dx, state.h + rho_hidden * dh))
+            half = step(state, field, rho / 2, rho_hidden / 2, "forward", "forward")
+            states.append(central_step(state, half, field, rho / 2, rho_hidden / 2))
         else:
             states.append(central_step(states[-2], states[-1], field, rho, rho_hidden))
     return states
-
-
-# --- stability -------------------------------------------------------------------------------------------------------
 
 
 def amplification(method: Difference, z: complex) -> npt.NDArray[np.complex128]:
@@ -227,14 +185,10 @@ def amplification(method: Difference, z: complex) -> npt.NDArray[np.complex128]:
     """
     if method not in get_args(Difference):
         raise InputError(f"a difference is forward, backward or central, not {method!r}")
-    if method == "forward":
-        roots = [1 + z]
-    elif method == "backward":
-        roots = [1 / (1 - z)]
-    else:
+    if method == "central":
         root = np.sqrt(complex(z) ** 2 + 1)
-        roots = [z + root, z - root]
-    return np.array(roots, dtype=complex)
+        return np.array([z + root, z - root])
+    return np.array([1 + z if method == "forward" else 1 / (1 - z)], dtype=complex)
 
 
 def is_stable(method: Difference, z: complex) -> bool:
@@ -249,7 +203,7 @@ def is_stable(method: Difference, z: complex) -> bool:
 
 
 def alpha_of(rho: float, difference: Literal["forward", "backward"]) -> float:
-    """What a step keeps of the state before it: 1 - rho (forward, the skip a), 1 / (1 + rho) (backward, the a' of h).
+    """The share of the previous state that a step keeps: 1 - rho (forward, the skip a), 1 / (1 + rho) (backward, a').
 
     >>> alpha_of(0.5, "forward"), alpha_of(1.0, "backward")
     (0.5, 0.5)
@@ -258,7 +212,7 @@ def alpha_of(rho: float, difference: Literal["forward", "backward"]) -> float:
     return 1 - rho if difference == "forward" else 1 / (1 + rho)
 
 
-def _check_rho(*rhos: Any) -> None:
+def _check_rho(*rhos: float) -> None:
     for rho in rhos:
         if not (np.isfinite(rho) and rho >= 0):
-            raise InputError(f"a step rho is a finite number from 0 up, not {rho}")
+            raise InputError(f"a step rho must be finite and at least 0, not {rho}")

@@ -11,7 +11,7 @@ from torch.nn import functional as F
 
 from headscape.errors import InputError
 
-__all__ = ["HiddenState", "HopfieldAttention", "Init", "Skip", "carry", "check_alphas", "skip_over"]
+__all__ = ["HiddenState", "HopfieldAttention", "Init", "Rotate", "Skip", "carry", "check_alphas", "skip_over"]
 
 Init = Literal["zero", "first", "debias"]
 Skip = Literal["scaled", "residual"]
@@ -29,10 +29,10 @@ def check_alphas(alpha: float, alpha_hidden: float, init: str, skip: str) -> Non
     """Raise an `InputError` for an alpha outside [0, 1) or an unknown `init` or `skip`."""
     for name, value in (("alpha", alpha), ("alpha_hidden", alpha_hidden)):
         if not 0 <= value < 1:  # NaN too
-            raise InputError(f"{name} is at least 0 and below 1, not {value}; 0 switches it off")
+            raise InputError(f"{name} must be at least 0 and below 1, not {value}; 0 switches it off")
     for name, given, known in (("init", init, get_args(Init)), ("skip", skip, get_args(Skip))):
         if given not in known:
-            raise InputError(f"{name} is one of {', '.join(known)}, not {given!r}")
+            raise InputError(f"{name} must be one of {', '.join(known)}, not {given!r}")
 
 
 def carry(
@@ -44,9 +44,9 @@ def carry(
 
     * init "zero" takes H_0 = 0: the first layer is flatter by 1 - a' (the paper);
     * "first" takes H_1 = S_1;
-    * "debias" takes H_0 = 0 and hands H_n / (1 - a'^n) to the softmax; what is carried stays undivided.
+    * "debias" takes H_0 = 0 and passes H_n / (1 - a'^n) to the softmax; what is carried stays undivided.
 
-    With a' = 0 scores are returned as they are, and nothing is carried.
+    With a' = 0 scores are returned unchanged, and nothing is carried.
     """
     if alpha_hidden == 0:
         return scores, None
@@ -56,16 +56,22 @@ def carry(
         if state.scores.shape != scores.shape:
             raise InputError(
                 f"layer {state.depth + 1} has scores of shape {tuple(scores.shape)} (batch, head, query, key), the one "
-                f"before it {tuple(state.scores.shape)}; a hidden state needs them alike"
+                f"before it {tuple(state.scores.shape)}; a hidden state needs equal shapes"
             )
-        hidden, depth = torch.lerp(scores, state.scores, alpha_hidden), state.depth + 1
+        hidden, depth = _mixed(scores, state.scores, alpha_hidden), state.depth + 1
     entering = hidden / (1 - alpha_hidden**depth) if init == "debias" else hidden
     return entering, HiddenState(hidden, depth)
 
 
 def skip_over(x: Tensor, out: Tensor, alpha: float, skip: Skip) -> Tensor:
     """What follows a layer: a x + (1 - a) out ("scaled"; no skip at a = 0), or x + out ("residual")."""
-    return torch.lerp(out, x, alpha) if skip == "scaled" else x + out
+    return _mixed(out, x, alpha) if skip == "scaled" else x + out
+
+
+def _mixed(new: Tensor, old: Tensor, kept: float) -> Tensor:
+    """Return kept * old + (1 - kept) * new in the wider of their number types, which differ under autocast."""
+    wider = torch.promote_types(new.dtype, old.dtype)
+    return torch.lerp(new.to(wider), old.to(wider), kept)
 
 
 class HopfieldAttention(nn.Module):
@@ -82,9 +88,9 @@ class HopfieldAttention(nn.Module):
     dim, n_heads
         Width of the tokens, and how many heads share it.
     n_kv_heads
-        Heads of keys and values, when fewer than of queries (grouped queries).
+        Heads of keys and values, if fewer than of queries (grouped queries).
     head_dim
-        Width of a head, when it is not dim / n_heads.
+        Width of a head, if it is not dim / n_heads.
     alpha, alpha_hidden
         a and a', at least 0 and below 1.
     init
@@ -154,23 +160,23 @@ class HopfieldAttention(nn.Module):
         state
             What the layer before returned; None in the first.
         source
-            What attention looks at in place of x: LayerNorm(x) in a pre-norm network.
+            What attention reads in place of x: LayerNorm(x) in a pre-norm network.
         memory
-            Tokens (batch, earlier, dim) that can be looked at but do not look: keys come from them first.
+            Tokens (batch, earlier, dim) that are attended to but do not attend; their keys come first.
         mask
-            Added to the scores, or boolean with True for what may be looked at; broadcast to
+            Added to the scores, or boolean with True where attention is allowed; broadcast to
             (batch, head, query, key). Never part of the hidden state.
         causal
-            Tokens only look back. May be combined with a mask.
+            Tokens attend only to earlier ones. May be combined with a mask.
         rotate
-            Changes queries and keys (batch, head, token, dk) before the scores, as rotary positions do.
+            Applied to queries and keys (batch, head, token, dk) before the scores, as rotary positions are.
 
         Returns
         -------
         The tokens after the skip, and the hidden state for the next layer (None when alpha_hidden is 0).
         """
         if x.dim() != 3 or x.shape[-1] != self.q_proj.in_features:
-            raise InputError(f"tokens are (batch, token, {self.q_proj.in_features}), not of shape {tuple(x.shape)}")
+            raise InputError(f"tokens must be (batch, token, {self.q_proj.in_features}), not {tuple(x.shape)}")
         source = x if source is None else source
         keys_from = source if memory is None else torch.cat([memory, source], dim=1)
         query, key, value = (
@@ -196,7 +202,7 @@ class HopfieldAttention(nn.Module):
 
 
 def _masked(scores: Tensor, mask: Tensor | None, causal: bool) -> Tensor:
-    lowest = torch.finfo(scores.dtype).min  # not -inf: a row with nothing to look at stays finite
+    lowest = torch.finfo(scores.dtype).min  # not -inf: a row that is wholly masked stays finite
     if mask is not None:
         scores = scores.masked_fill(~mask, lowest) if mask.dtype == torch.bool else scores + mask
     if causal:

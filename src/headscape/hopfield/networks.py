@@ -1,7 +1,7 @@
-"""Transformers to train from nothing: GPT, LLaMA-like, Vision Transformer, Transformer-XL; any kind of attention.
+"""Transformers to train from scratch: GPT, LLaMA-like, Vision Transformer, Transformer-XL; any kind of attention.
 
 All are pre-norm, x, H = attention(x, H, norm(x)); x = x + mlp(norm(x)), built on `HopfieldAttention`: the standard
-network is the one with alpha_hidden 0 and a residual skip. Weights start the same way whatever the attention.
+network is the one with alpha_hidden 0 and a residual skip. Weights are initialized the same way for every attention.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ from torch.nn import functional as F
 from headscape.errors import InputError
 from headscape.hopfield.layer import HiddenState, HopfieldAttention, Init, Rotate, Skip, check_alphas
 
-__all__ = ["ARMS", "Attention", "NetworkConfig", "Output", "Transformer", "arm"]
+__all__ = ["ARMS", "Arm", "Attention", "NetworkConfig", "Output", "Transformer", "arm"]
 
 Kind = Literal["gpt", "vit", "xl"]
-STD = 0.02  # of all weights at the start, as in GPT-2 and ViT
+STD = 0.02  # of all initial weights, as in GPT-2 and ViT
 
 
 @dataclass(frozen=True)
@@ -36,32 +36,44 @@ class Attention:
         check_alphas(self.alpha, self.alpha_hidden, self.init, self.skip)
 
 
+@dataclass(frozen=True)
+class Arm:
+    """An arm of a training comparison: one kind of attention, its name in tables and in sentences, and what it changes."""
+
+    title: str
+    about: str
+    hidden: bool = False  # scores are carried along depth
+    scaled: bool = False  # the skip is a x + (1 - a) attention
+
+
 ARMS = {
-    "standard": "the usual attention with a residual skip",
-    "hidden": "scores carried along depth, residual skip",
-    "skip": "usual scores, scaled skip a x + (1 - a) attention",
-    "both": "scores carried along depth and scaled skip: Modern Hopfield Attention",
+    "standard": Arm("standard", "standard attention with a residual skip"),
+    "hidden": Arm("hidden state", "the hidden state alone (scores carried along depth)", hidden=True),
+    "skip": Arm("scaled skip", "the scaled skip alone", scaled=True),
+    "both": Arm(
+        "both (Hopfield)", "Modern Hopfield Attention (hidden state and scaled skip)", hidden=True, scaled=True
+    ),
 }
 
 
 def arm(name: str, alpha: float = 0.5, alpha_hidden: float = 0.5, init: Init = "zero") -> Attention:
-    """One of the four arms of a comparison.
+    """The attention of one of the `ARMS`.
 
     >>> arm("hidden", alpha_hidden=0.7)
     Attention(alpha=0.5, alpha_hidden=0.7, init='zero', skip='residual')
     """
     if name not in ARMS:
         raise InputError(f"no arm {name!r}; there are {', '.join(ARMS)}")
-    hidden = alpha_hidden if name in ("hidden", "both") else 0.0
-    return Attention(alpha, hidden, init, "scaled" if name in ("skip", "both") else "residual")
+    chosen = ARMS[name]
+    return Attention(alpha, alpha_hidden if chosen.hidden else 0.0, init, "scaled" if chosen.scaled else "residual")
 
 
 @dataclass(frozen=True)
 class NetworkConfig:
     """Sizes of a network.
 
-    `outputs` are the classes of a ViT, the vocabulary of the others. `tokens` is the context (of a ViT: what the image
-    gives), `memory` how many earlier tokens a Transformer-XL looks back to beyond it.
+    `outputs` are the classes of a ViT, the vocabulary of the others. `tokens` is the context of a language model,
+    `memory` how many earlier tokens a Transformer-XL attends to beyond it.
     """
 
     kind: Kind
@@ -93,7 +105,7 @@ class NetworkConfig:
 
     @property
     def n_tokens(self) -> int:
-        """Tokens that attend at once; a ViT has one more than patches."""
+        """Tokens in a forward pass; a ViT has one more than patches."""
         return (self.image // self.patch) ** 2 + 1 if self.kind == "vit" else self.tokens
 
 
@@ -118,7 +130,9 @@ class RelativeAttention(HopfieldAttention):
         """Content and position, (batch, head, query, key)."""
         n_query, n_key = query.shape[2], key.shape[2]
         back = torch.arange(n_key - 1, -1, -1, device=query.device)
-        r = self.r_proj(_sinusoid(back, self.r_proj.in_features).to(query.dtype)).unflatten(-1, (self.n_heads, -1))
+        angle = _angles(back, self.r_proj.in_features)
+        wave = torch.cat([angle.sin(), angle.cos()], dim=-1)[:, : self.r_proj.in_features].to(query.dtype)
+        r = self.r_proj(wave).unflatten(-1, (self.n_heads, -1))
         content = torch.matmul(query + self.u, key.transpose(2, 3))
         position = torch.matmul(query + self.v, r.permute(1, 2, 0))  # column: how far back, the farthest first
         scores: Tensor = (content + _relative_shift(position, n_query, n_key)) * self.head_dim**-0.5
@@ -126,20 +140,18 @@ class RelativeAttention(HopfieldAttention):
 
 
 def _relative_shift(x: Tensor, n_query: int, n_key: int) -> Tensor:
-    """Entry (i, j) becomes that of distance n_key - n_query + i - j; what lies ahead holds anything (it is masked)."""
+    """Entry (i, j) becomes that of distance n_key - n_query + i - j; entries ahead are arbitrary (they are masked)."""
     padded = F.pad(x, (1, 0)).reshape(*x.shape[:2], n_key + 1, n_query)
     return padded[:, :, 1:].reshape(*x.shape[:2], n_query, n_key)
 
 
-def _sinusoid(positions: Tensor, dim: int) -> Tensor:
-    rates = 10000.0 ** (-torch.arange(0, dim, 2, device=positions.device) / dim)
-    angle = positions[:, None] * rates
-    return torch.cat([angle.sin(), angle.cos()], dim=-1)[:, :dim]
+def _angles(positions: Tensor, dim: int) -> Tensor:
+    """Positions times the dim / 2 frequencies of sinusoidal and rotary embeddings."""
+    return positions[:, None] * 10000.0 ** (-torch.arange(0, dim, 2, device=positions.device) / dim)
 
 
 def _rotary(n: int, head_dim: int, like: Tensor) -> Rotate:
-    rates = 10000.0 ** (-torch.arange(0, head_dim, 2, device=like.device) / head_dim)
-    angle = torch.arange(n, device=like.device)[:, None] * rates
+    angle = _angles(torch.arange(n, device=like.device), head_dim)
     cos, sin = (torch.cat([f(angle)] * 2, dim=-1).to(like.dtype) for f in (torch.cos, torch.sin))
 
     def turned(x: Tensor) -> Tensor:
@@ -189,7 +201,7 @@ class _Block(nn.Module):
         return self._dropped(x, x + self.mlp(self.norm2(x))), state
 
     def _dropped(self, x: Tensor, new: Tensor) -> Tensor:
-        """In training leave a layer out for a share of the sequences (stochastic depth)."""
+        """In training skip a layer for a share of the sequences (stochastic depth)."""
         if not self.training or self.drop_path == 0:
             return new
         keep = (torch.rand(len(x), 1, 1, device=x.device) >= self.drop_path).to(x.dtype)
@@ -197,7 +209,7 @@ class _Block(nn.Module):
 
 
 class Transformer(nn.Module):
-    """A network of one `NetworkConfig` and one kind of `Attention`.
+    """A network with one `NetworkConfig` and one kind of `Attention`.
 
     >>> net = Transformer(NetworkConfig("gpt", layers=2, heads=2, dim=8, tokens=16), Attention(alpha_hidden=0.5))
     >>> tuple(net(torch.zeros(1, 16, dtype=torch.long)).logits.shape)
@@ -224,7 +236,7 @@ class Transformer(nn.Module):
         self._start()
 
     def _start(self) -> None:
-        """Normal weights of one size; what is added to the stream smaller by sqrt(2 layers), as in GPT-2."""
+        """Normal weights of one scale; projections into the residual stream smaller by sqrt(2 layers), as in GPT-2."""
         for name, parameter in self.named_parameters():
             if parameter.dim() > 1 and not name.endswith((".u", ".v")):
                 into_stream = name.endswith(("out_proj.weight", "down.weight"))
@@ -234,7 +246,7 @@ class Transformer(nn.Module):
 
     @property
     def n_parameters(self) -> int:
-        """Weights, shared ones once."""
+        """Number of weights, shared ones counted once."""
         return sum(p.numel() for p in self.parameters())
 
     def _embedded(self, inputs: Tensor) -> Tensor:
@@ -245,12 +257,12 @@ class Transformer(nn.Module):
             x = self.embedding(inputs)
         if self.positions is not None:
             if x.shape[1] > self.positions.shape[1]:
-                raise InputError(f"{x.shape[1]} tokens, the network takes at most {self.positions.shape[1]}")
+                raise InputError(f"{x.shape[1]} tokens; the network takes at most {self.positions.shape[1]}")
             x = x + self.positions[:, : x.shape[1]]
         return F.dropout(x, self.config.dropout, self.training)
 
     def forward(self, inputs: Tensor, memory: list[Tensor] | None = None) -> Output:
-        """Images (batch, channel, height, width) or ids (batch, token); memory from the segment before."""
+        """Run images (batch, channel, height, width) or ids (batch, token), with the memory of the segment before."""
         x = self._embedded(inputs)
         config, state = self.config, None
         hidden = [x]
@@ -263,7 +275,7 @@ class Transformer(nn.Module):
         return Output(logits, hidden, self._remembered(hidden, memory))
 
     def _remembered(self, hidden: list[Tensor], before: list[Tensor] | None) -> list[Tensor]:
-        """What went into each layer, the last `memory` tokens of it, without gradients."""
+        """The last `memory` tokens that entered each layer, without gradients."""
         if self.config.memory == 0:
             return []
         old = before or [h[:, :0] for h in hidden[:-1]]

@@ -1,11 +1,11 @@
-"""Do tokens become alike along depth, and attention narrow? A model beside its controls and its four cells."""
+"""Do tokens become alike along depth, and attention narrow? A model beside its controls and its four variants."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Unpack
 
 import numpy as np
 import numpy.typing as npt
@@ -13,292 +13,232 @@ import pandas as pd
 
 from headscape.captures import Capture, open_capture
 from headscape.collapse.bounds import named_bounds
-from headscape.collapse.residual import effective_rank, relative_residual
-from headscape.collapse.similarity import attention_entropy, histogram, token_similarities
 from headscape.errors import InputError
-from headscape.results import bootstrap
+from headscape.intervals import mean_interval
 from headscape.runs import Run
+from headscape.storage import read_arrays
+from headscape.studies.collapse.measures import measure_stored
 from headscape.studies.collapse.result import CollapseResult, entropy_column
-from headscape.studies.work.old import Progress, Say, Steps, block_of, read_arrays, study_folder, write_arrays
-from headscape.tensor import AttentionTensor, HeadId, MaskKind
+from headscape.studies.work.folder import Folder, study_folder
+from headscape.studies.work.how import How, Work
+from headscape.studies.work.models import Loader, models_of
+from headscape.studies.work.units import run_units
+from headscape.tensor import HeadId
 
 if TYPE_CHECKING:
     from headscape.attention.models import Model
-    from headscape.attention.samples import Sample
-    from headscape.studies.collapse.arms import Arm
+    from headscape.studies.collapse.variants import Variant
 
-__all__ = ["collapse", "measures", "present_of"]
+__all__ = ["collapse"]
 
 Array = npt.NDArray[Any]
+Units = dict[str, list[dict[str, Array]]]  # by variant, the measures of every input
 
 
 def collapse(
     source: Capture | Run | str | Path,
     *,
     block: str | None = None,
-    batches: int = 5,
-    model: Model | None = None,
-    control: Model | None = None,
+    batches: int = 8,
+    model: Model | bool | None = True,
+    control: Model | bool | None = None,
     alpha_hidden: float = 0.5,
     cells: bool = True,
     double: bool = True,
-    threads: int | None = None,
+    loader: Loader | None = None,
     random_state: int = 0,
-    progress: Progress = lambda done, total: None,
-    say: Say = lambda _: None,
+    **how: Unpack[How],
 ) -> CollapseResult:
-    """Measure collapse by layer: residuals, effective rank, similarities of tokens, entropies of attention, bounds.
+    """Measure collapse by layer: residuals, effective rank, token similarity, entropy of attention, bounds.
 
     Parameters
     ----------
     source
-        A capture or a run directory: its inputs are shown to the model again. Without a model, what was kept of hidden
-        states and probabilities is measured, in the precision in which it was stored.
+        A capture or a run directory: its inputs are given to the model again. Without a model, the hidden states and
+        probabilities that were kept are measured, in the precision in which they were stored.
     block
         Which block of the network, where there are several.
     batches
-        How many of the captured inputs are used, the first ones.
+        How many of the captured inputs to use, from the first on.
     model, control
-        The model of the capture, and the same architecture with random weights.
+        The model of the capture, and the same architecture with random weights; True loads or draws them.
     alpha_hidden
-        a' of the cells with a hidden state.
+        a' of the variants with a hidden state.
     cells
-        Also run the four cells {the model's skip, no skip} x {a' = 0, a' > 0}. What a trained model does in them shows
-        what its parts do; nobody trained it for them.
+        Also run the four variants {the model's skip, no skip} x {a' = 0, a' > 0}. They show what the parts of a trained
+        model do; it was not trained for them.
     double
         Run a copy of the model in float64; in float32 residuals stop near 2e-7.
-    threads
-        Of torch, as they are by default. Round-off may depend on them.
+    loader
+        How the run's model is loaded (device, number type, online).
+    how
+        threads (of torch; round-off may depend on them), resume, progress, say: see `headscape.studies.work.how.How`.
 
     Raises
     ------
     InputError
-        Nothing to measure (the message says how to capture it), alpha_hidden out of range, one token.
+        Nothing to measure (the message says how to capture it), alpha_hidden out of range, one token, several jobs.
     """
     if batches < 1:
         raise InputError(f"batches must be at least 1, not {batches}")
     if not 0 <= alpha_hidden < 1:
-        raise InputError(f"alpha_hidden is at least 0 and below 1, not {alpha_hidden}")
+        raise InputError(f"alpha_hidden must be at least 0 and below 1, not {alpha_hidden}")
+    work = Work.of(**how)
+    if work.engine.apart:
+        raise InputError("this study runs one copy of the model in one process; give it more threads instead of jobs")
     captured = open_capture(source)
-    chosen = block_of(captured, block)
-    n = min(batches, len(captured))
-    if model is None:
-        captured.need_whole("the collapse study without the model")
-    if model is None and not {"hidden", "probs"} & set(captured.kept):
+    settings: dict[str, Any] = {
+        "block": captured.block(block),
+        "batches": min(batches, len(captured)),
+        "alpha_hidden": alpha_hidden,
+        "cells": cells,
+        "float64": double,
+        "seed": random_state,
+    }
+    models = _models(captured, model, control, loader or Loader(say=work.say), random_state, work)
+    hashes = captured.content(settings["batches"])
+    inputs = hashes | {name: own.fingerprint for name, own in models.items()}
+    with (
+        work.started(None if captured.run is None else captured.run.path),
+        study_folder(captured.run, CollapseResult.study, settings, inputs, work) as folder,
+    ):
+        study = _Study(captured, settings, hashes, folder, work)
+        result = study.of_model(models) if models else study.of_stored()
+        folder.save(result)
+    return result
+
+
+def _models(
+    captured: Capture, model: Model | bool | None, control: Model | bool | None, loader: Loader, seed: int, work: Work
+) -> dict[str, Model]:
+    """The trained and the random network, as far as they can be had; raises where nothing is left to measure."""
+    own, _ = models_of(captured, model, None, loader, seed, "without its model")
+    if own is not None:
+        _, other = models_of(captured, None, control, loader, seed, "")
+        return {"trained": own} | ({} if other is None else {"random": other})
+    if control and model:
+        work.say("no random weights beside it: they need the model")
+    captured.need_whole("the collapse study without the model")
+    if not {"hidden", "probs"} & set(captured.kept):
         raise InputError(
             f"without its model, this study needs hidden states or probabilities, and the capture keeps "
             f"{', '.join(captured.kept)}; capture again with --keep hidden,probs"
         )
-    facts = {
-        "block": chosen,
-        "model": None if model is None else model.fingerprint,
-        "control": None if model is None or control is None else control.fingerprint,
-        "alpha_hidden": alpha_hidden,
-        "float64": double,
-        "seed": random_state,
-    }
-    with study_folder(captured.run, CollapseResult.study, facts, say) as folder:
-        study = _Study(captured, chosen, n, folder, random_state)
-        if model is None:
-            measured = study.from_stored(progress)
-        else:
-            measured = study.from_model(
-                {"trained": model} | ({} if control is None else {"random": control}),
-                alpha_hidden,
-                cells and alpha_hidden > 0,
-                double,
-                threads,
-                progress,
-                say,
-            )
-        result = study.summary(measured, facts | {"batches": n, "cells": cells})
-    if captured.run is not None:
-        result.save(captured.run.path / result.study)
-    return result
-
-
-def measures(
-    states: npt.ArrayLike | None, labels: npt.ArrayLike | None, entropies: Mapping[int, Array]
-) -> dict[str, Array]:
-    """What is measured of hidden states (n_layer + 1, n_token, width) and of rows of entropies (n_head, n_query).
-
-    residual, rank (n_layer + 1,); similarity and, with labels, different: histograms (n_layer + 1, n_bin) over pairs
-    of tokens and over pairs with different labels; entropy (n_head,): the mean over rows, heads of all layers one
-    after the other; entropies (n_layer, n_bin): histograms over heads and rows. What is not known is left out.
-    """
-    found: dict[str, Array] = {}
-    if states is not None:
-        X = np.asarray(states, dtype=np.float64)
-        found["residual"] = np.asarray(relative_residual(X))
-        found["rank"] = np.asarray(effective_rank(X))
-        found["similarity"] = np.stack([histogram(token_similarities(x)) for x in X])
-        if labels is not None:
-            found["different"] = np.stack([histogram(token_similarities(x, labels)) for x in X])
-    if entropies:
-        rows = [entropies[layer] for layer in sorted(entropies)]
-        known = [r[:, ~np.isnan(r).all(axis=0)] for r in rows]
-        found["entropy"] = np.concatenate([r.mean(axis=1) if r.shape[1] else np.full(len(r), np.nan) for r in known])
-        found["entropies"] = np.stack([histogram(r.ravel()) for r in known])
-    return found
-
-
-def present_of(mask: MaskKind, shape: tuple[int, ...]) -> Array:
-    """Which entries of a map (n_query, n_key) exist."""
-    return AttentionTensor(np.zeros((*shape, 1), dtype=np.float32), mask=mask).present
-
-
-@dataclass(frozen=True)
-class _Measured:
-    """Which arms there are files of, the heads in them, and what is worth a note."""
-
-    arms: list[str]
-    heads: list[HeadId]
-    notes: list[str]
+    return {}
 
 
 @dataclass(frozen=True)
 class _Study:
-    """Which inputs of which block, and the files of what was found: one an arm and input."""
+    """Inputs, settings, and the files of what was measured: one per variant and input."""
 
     captured: Capture
-    block: str
-    n: int
-    folder: Path
-    seed: int
+    settings: Mapping[str, Any]
+    hashes: Mapping[str, str]
+    folder: Folder
+    work: Work
 
-    def path(self, arm: str, i: int) -> Path:
-        return self.folder / f"{arm.replace(', ', '-').replace(' ', '-')}-{i:04d}.safetensors"
+    @property
+    def inputs(self) -> range:
+        return range(self.settings["batches"])
 
-    # --- measuring ---------------------------------------------------------------------------------------------------
+    def path(self, name: str, i: int, *facts: Any) -> Path:
+        number = self.captured.numbers[i]
+        known = self.settings["block"], self.hashes.get(f"batch {number}")
+        return self.folder.unit(f"{name.replace(',', '').replace(' ', '-')}-{number:04d}", *known, *facts)
 
-    def from_stored(self, progress: Progress) -> _Measured:
+    def of_stored(self) -> CollapseResult:
         """Measure what the capture kept."""
-        steps = Steps(progress, self.n)
-        for i in range(self.n):
-            if not self.path("standard", i).exists():
-                batch = self.captured.batch(i)
-                mask = batch.info["blocks"][self.block]["mask"]
-                entropies = {}
-                for layer in batch.info["layers"][self.block] if "probs" in self.captured.kept else ():
-                    maps = batch.read(f"probs/{self.block}.{layer}").astype(np.float64)
-                    maps /= maps.sum(axis=-1, keepdims=True)  # of float16 rows
-                    entropies[int(layer)] = attention_entropy(maps, present_of(mask, maps.shape[1:]))
-                name = f"hidden/{self.block.removesuffix('.cross')}"
-                states = batch.read(name).astype(np.float64) if name in batch.names else None
-                ids = self.captured.input_ids(i)
-                labels = ids if states is not None and ids is not None and len(ids) == states.shape[1] else None
-                write_arrays(self.path("standard", i), measures(states, labels, entropies))
-            steps.one()
-        missing = [what for what in ("hidden", "probs") if what not in self.captured.kept]
-        notes = ["No model was at hand: nothing stands beside what was captured, and no bound was computed."]
-        if missing:
-            notes.append(f"The capture does not keep {missing[0]}: what needs it was left out.")
-        if "hidden" in self.captured.kept:
-            notes.append("States were read as stored: a residual cannot be smaller than the rounding of that format.")
-        return _Measured(["standard"], self.captured.heads(self.block), notes)
+        block, kept = self.settings["block"], self.captured.kept
+        units = {f"input {i}": (self.path("stored", i), self.captured, i, block) for i in self.inputs}
+        run_units(measure_stored, units, self.work, self.work.stage("measuring", len(units)))
+        notes = ["The model was not run: there are no controls, and no bound was computed."]
+        missing = {"hidden", "probs"} - set(kept)
+        notes += [f"The capture does not keep {what}: measures that need it were left out." for what in missing]
+        return self.summary(
+            self.captured.heads(block), {"standard": [read_arrays(unit[0])[0] for unit in units.values()]}, notes
+        )
 
-    def from_model(
-        self,
-        models: dict[str, Model],
-        alpha_hidden: float,
-        with_cells: bool,
-        double: bool,
-        threads: int | None,
-        progress: Progress,
-        say: Say,
-    ) -> _Measured:
-        """Run the model on the inputs in every arm; an arm the model cannot be put into is left out and noted."""
-        import torch
-
+    def of_model(self, models: Mapping[str, Model]) -> CollapseResult:
+        """Run the model on the inputs in every variant; one that the model cannot take is left out and noted."""
         from headscape.attention.samples import replayed
-        from headscape.studies.collapse.arms import arms_of, in_double
+        from headscape.attention.threads import torch_threads
+        from headscape.studies.collapse.variants import in_double, measure, variants_of
 
-        arms = arms_of(alpha_hidden, "random" in models, with_cells)
-        samples = replayed(models["trained"], self.captured)[: self.n]
-        steps = Steps(progress, len(arms) * self.n)
-        left_out: dict[str, str] = {}
-        before = torch.get_num_threads()
-        torch.set_num_threads(threads or before)
-        try:
+        hidden, seed, block, double = (self.settings[key] for key in ("alpha_hidden", "seed", "block", "float64"))
+        variants = variants_of(hidden, "random" in models, self.settings["cells"] and hidden > 0)
+        samples = replayed(models["trained"], self.captured)
+        steps = self.work.stage("measuring", len(variants) * len(self.inputs))
+        found: Units = {}
+        notes = []
+        with torch_threads(self.work.asked_threads):
             for weights, own in models.items():
-                mine = [arm for arm in arms if arm.weights == weights]
-                todo = [(arm, i) for arm in mine for i in range(self.n) if not self.path(arm.name, i).exists()]
-                for _ in range(len(mine) * self.n - len(todo)):
-                    steps.one()
-                network = in_double(own) if double and todo else own
-                for arm, i in todo:
-                    if arm.name not in left_out:
-                        self._one(network, samples[i], arm, i, left_out, say)
-                    steps.one()
-                del network
-        finally:
-            torch.set_num_threads(before)
-        notes = [f"'{name}' was left out: {why}" for name, why in left_out.items()]
-        heads = [head for site in models["trained"].sites if site.block == self.block for head in site.heads]
-        return _Measured([arm.name for arm in arms if arm.name not in left_out], heads, notes)
+                paths: dict[tuple[Variant, int], Path] = {}
+                for variant in variants:
+                    facts = own.fingerprint, double, asdict(variant), seed if variant.shuffled else None
+                    if variant.weights == weights:
+                        paths |= {(variant, i): self.path(variant.name, i, *facts) for i in self.inputs}
+                network = in_double(own) if double and not all(path.exists() for path in paths.values()) else own
+                units = {
+                    f"{variant.name}, input {i}": (path, network, samples[i], variant, block, seed + i)
+                    for (variant, i), path in paths.items()
+                }
+                run_units(measure, units, self.work, steps)
+                for variant in dict.fromkeys(variant for variant, _ in paths):
+                    read = [read_arrays(paths[variant, i]) for i in self.inputs]
+                    why = next((said["left out"] for _, said in read if "left out" in said), None)
+                    if why is None:
+                        found[variant.name] = [arrays for arrays, _ in read]
+                    else:
+                        notes.append(f"'{variant.name}' was left out: {why}")
+        for note in notes:
+            self.work.say(note)
+        heads = [head for site in models["trained"].sites if site.block == block for head in site.heads]
+        return self.summary(heads, found, notes)
 
-    def _one(self, model: Model, sample: Sample, arm: Arm, i: int, left_out: dict[str, str], say: Say) -> None:
-        from headscape.studies.collapse.arms import look, shuffled
-
-        shown = shuffled(model, sample, self.seed + i) if arm.shuffled else sample
-        try:
-            write_arrays(self.path(arm.name, i), look(model, shown, arm, self.block))
-        except InputError as error:
-            if arm.plain:
-                raise
-            left_out[arm.name] = str(error)
-            say(f"'{arm.name}' is left out: {error}")
-
-    # --- putting together --------------------------------------------------------------------------------------------
-
-    def summary(self, measured: _Measured, facts: dict[str, Any]) -> CollapseResult:
-        """Read the files and put the result together."""
-        arms = measured.arms
-        units = [[read_arrays(self.path(arm, i))[0] for i in range(self.n)] for arm in arms]
-        first = units[0][0]
+    def summary(self, heads: Sequence[HeadId], found: Units, notes: Sequence[str]) -> CollapseResult:
+        """Put the result together."""
+        first = next(iter(found.values()))[0]
 
         def stacked(name: str) -> Array | None:
-            return np.array([[unit[name] for unit in row] for row in units]) if name in first else None
+            """By variant and input."""
+            return np.array([[unit[name] for unit in units] for units in found.values()]) if name in first else None
 
-        def summed(name: str) -> Array | None:
-            return np.array([sum(unit[name] for unit in row) for row in units]) if name in first else None
-
-        heads = pd.DataFrame(measured.heads, columns=["block", "layer", "head"])
-        for arm, row in zip(arms, units, strict=True):
-            if "entropy" in first:
-                values = np.array([unit["entropy"] for unit in row])
-                heads[entropy_column(arm)] = values.mean(axis=0)
-                if arm == "standard":
-                    spans = [bootstrap(column, random_state=self.seed) for column in values.T]
-                    heads["entropy_low"], heads["entropy_high"] = (
-                        [getattr(s, e) for s in spans] for e in ("low", "high")
-                    )
-            if "spread" in row[0]:
-                heads["D" if arm == "standard" else f"D_{arm}"] = np.median([unit["spread"] for unit in row], axis=0)
-        causal = self.captured.info["blocks"][self.block]["mask"] == "causal"
+        floors, entropies = stacked("floor"), stacked("entropies")
         return CollapseResult(
-            block=self.block,
-            arms=tuple(arms),
-            heads=heads,
-            residual=stacked("residual"),
-            rank=stacked("rank"),
-            similarity=summed("similarity"),
-            different=summed("different"),
-            entropies=summed("entropies"),
-            bounds=_bounds_frame(arms, units),
-            causal=causal,
-            notes=tuple(measured.notes),
-            settings=facts,
+            block=self.settings["block"],
+            variants=tuple(found),
+            heads=_heads_frame(heads, found),
+            **{name: stacked(name) for name in ("residual", "rank", "similarity", "different", "entropy")},
+            entropies=None if entropies is None else entropies.sum(axis=1),
+            floor=None if floors is None else floors.max(axis=1),
+            bounds=_bounds_frame(found),
+            causal=self.captured.info["blocks"][self.settings["block"]]["mask"] == "causal",
+            notes=tuple(notes),
+            settings=dict(self.settings),
         )
 
 
-def _bounds_frame(arms: Sequence[str], units: Sequence[Sequence[dict[str, Array]]]) -> pd.DataFrame:
-    """One row an arm, input and layer whose bounds are known."""
-    rows = [
-        {"arm": arm, "input": i, "layer": layer} | named_bounds(row)
-        for arm, inputs in zip(arms, units, strict=True)
-        for i, unit in enumerate(inputs)
+def _heads_frame(heads: Sequence[HeadId], found: Units) -> pd.DataFrame:
+    """One row per head: entropy by variant, with its interval for the model itself, and D."""
+    frame = pd.DataFrame(heads, columns=["block", "layer", "head"])
+    for variant, units in found.items():
+        if "entropy" in units[0]:
+            spans = [mean_interval(of_inputs) for of_inputs in np.array([unit["entropy"] for unit in units]).T]
+            frame[entropy_column(variant)] = [span.value for span in spans]
+            for end in ("low", "high", "n") if variant == "standard" else ():
+                frame[end if end == "n" else f"entropy_{end}"] = [getattr(span, end) for span in spans]
+        if "spread" in units[0]:
+            name = "D" if variant == "standard" else f"D_{variant}"
+            frame[name] = np.median([unit["spread"] for unit in units], axis=0)
+    return frame
+
+
+def _bounds_frame(found: Units) -> pd.DataFrame:
+    """One row per variant, input and layer whose bounds are known."""
+    return pd.DataFrame(
+        {"arm": variant, "input": i, "layer": layer} | named_bounds(row)
+        for variant, units in found.items()
+        for i, unit in enumerate(units)
         for layer, row in enumerate(unit.get("bounds", ()))
         if np.isfinite(row[0])
-    ]
-    return pd.DataFrame(rows)
+    )

@@ -1,4 +1,4 @@
-"""Table 1 of the supplement: rank collapse in networks of attention alone."""
+"""Table 1 of the supplement: do networks of attention alone collapse, and what prevents it?"""
 
 from typing import TYPE_CHECKING
 

@@ -18,47 +18,104 @@ from headscape.attention.inputs import read_texts, sample_text
 from headscape.errors import InputError
 from headscape.hopfield.networks import NetworkConfig
 
-__all__ = ["PARTS", "ImageData", "TextData", "image_data", "text_data"]
+__all__ = ["PARTS", "Data", "ImageData", "TextData", "check_source", "image_data", "text_data"]
 
 PARTS = ("train", "valid", "test")
 SHARES = (0.8, 0.1)  # of a text, from its start, to train and to validate on; the rest is the test
-FASHION = Path("/usr/share/datasets/fashion-mnist")  # where Debian's dataset-fashion-mnist puts it
+FASHION = Path("/usr/share/datasets/fashion-mnist")  # where Debian's dataset-fashion-mnist installs it
 VALID_IMAGES = 5000
+Arrays = dict[str, npt.NDArray[Any]]
 
 
 @dataclass(frozen=True)
 class TextData:
-    """Token ids of each part, one stream each, and how many bytes a token stands for."""
+    """Token ids of each part, one stream each, and how many bytes a token stands for on average."""
 
-    parts: dict[str, npt.NDArray[np.int64]]
-    vocabulary: int
+    parts: Arrays
+    outputs: int  # the vocabulary
     bytes_a_token: float
     about: dict[str, Any]
 
-    def batch(self, generator: torch.Generator, size: int, tokens: int) -> tuple[Tensor, Tensor]:
-        """Random windows of the training part (size, tokens), and the token after each of theirs."""
-        ids = self.parts["train"]
-        starts = torch.randint(0, len(ids) - tokens, (size,), generator=generator).numpy()
-        windows = torch.from_numpy(ids[starts[:, None] + np.arange(tokens + 1)])
-        return windows[:, :-1], windows[:, 1:]
+    def batch(self, generator: torch.Generator, size: int, config: NetworkConfig) -> tuple[Tensor, Tensor]:
+        """Random windows (size, config.tokens) of the training part, and the token after each of theirs."""
+        starts = torch.randint(0, len(self.parts["train"]) - config.tokens, (size,), generator=generator).numpy()
+        return self._windows("train", starts, config.tokens)
 
-    def segment(self, step: int, size: int, tokens: int) -> tuple[Tensor, Tensor]:
+    def segment(self, step: int, size: int, config: NetworkConfig) -> tuple[Tensor, Tensor]:
         """Segment `step` of `size` streams that run through the training part side by side, for a memory."""
-        return self._rows("train", size, tokens, step)
+        return self._rows("train", size, config.tokens, step)
 
-    def windows(self, part: str, size: int, tokens: int, n: int) -> list[tuple[Tensor, Tensor]]:
-        """Evaluation: n times `size` consecutive windows, evenly spread streams, the same for every network."""
-        available = (len(self.parts[part]) - 1) // size // tokens
-        return [self._rows(part, size, tokens, i) for i in range(max(1, min(n, available)))]
+    def examples(self, part: str, n: int, config: NetworkConfig, size: int = 8) -> list[tuple[Tensor, Tensor]]:
+        """For evaluation: n batches of consecutive windows from evenly spread streams, the same for every network."""
+        available = (len(self.parts[part]) - 1) // size // config.tokens
+        return [self._rows(part, size, config.tokens, i) for i in range(max(1, min(n, available)))]
 
     def _rows(self, part: str, size: int, tokens: int, i: int) -> tuple[Tensor, Tensor]:
-        ids = self.parts[part]
-        length = (len(ids) - 1) // size // tokens * tokens
+        n = len(self.parts[part])
+        length = (n - 1) // size // tokens * tokens
         if length == 0:
-            raise InputError(f"the {part} part has {len(ids)} tokens, too few for {size} streams of {tokens} each")
-        starts = np.arange(size) * length + i * tokens % length
-        windows = torch.from_numpy(ids[starts[:, None] + np.arange(tokens + 1)])
+            raise InputError(f"the {part} part has {n} tokens, too few for {size} streams of {tokens} each")
+        return self._windows(part, np.arange(size) * length + i * tokens % length, tokens)
+
+    def _windows(self, part: str, starts: npt.NDArray[Any], tokens: int) -> tuple[Tensor, Tensor]:
+        windows = torch.from_numpy(self.parts[part][starts[:, None] + np.arange(tokens + 1)].astype(np.int64))
         return windows[:, :-1], windows[:, 1:]
+
+
+@dataclass(frozen=True)
+class ImageData:
+    """Images (n, height, width[, channel]) and labels of each part; mean and deviation of the training images."""
+
+    images: Arrays
+    labels: Arrays
+    outputs: int  # the classes
+    mean: float
+    deviation: float
+    about: dict[str, Any]
+
+    def batch(self, generator: torch.Generator, size: int, config: NetworkConfig) -> tuple[Tensor, Tensor]:
+        """Random training images, half of them flipped, each shifted by up to one pixel."""
+        index = torch.randint(0, len(self.labels["train"]), (size,), generator=generator).numpy()
+        x, labels = self._prepared("train", index)
+        flip = torch.rand(size, generator=generator) < 0.5
+        x = torch.where(flip[:, None, None, None], x.flip(-1), x)
+        height, width = x.shape[-2:]
+        dy, dx = torch.randint(0, 3, (2, size), generator=generator)
+        rows, columns = dy[:, None] + torch.arange(height), dx[:, None] + torch.arange(width)
+        padded = F.pad(x, (1, 1, 1, 1), mode="replicate").permute(0, 2, 3, 1)
+        x = padded[torch.arange(size)[:, None, None], rows[:, :, None], columns[:, None, :]].permute(0, 3, 1, 2)
+        return _sized(x, config), labels
+
+    def examples(self, part: str, n: int, config: NetworkConfig, size: int = 100) -> list[tuple[Tensor, Tensor]]:
+        """For evaluation: the first n batches of a part."""
+        starts = range(0, len(self.labels[part]), size)[:n]
+        found = [self._prepared(part, np.arange(start, min(start + size, len(self.labels[part])))) for start in starts]
+        return [(_sized(x, config), labels) for x, labels in found]
+
+    def _prepared(self, part: str, index: npt.NDArray[Any]) -> tuple[Tensor, Tensor]:
+        """Images (n, channel, height, width), scaled to mean 0 and variance 1 over the training part, and labels."""
+        x = torch.from_numpy((self.images[part][index].astype(np.float32) - self.mean) / self.deviation).float()
+        labels = torch.from_numpy(self.labels[part][index].astype(np.int64))
+        return x[:, None] if x.dim() == 3 else x.permute(0, 3, 1, 2).contiguous(), labels
+
+
+Data = TextData | ImageData
+
+
+def check_source(config: NetworkConfig, text: str | Path | None, images: str | Path | None) -> None:
+    """Raise an `InputError` if a network cannot be trained on what is given, before anything is read."""
+    if config.kind != "vit":
+        if images is not None:
+            raise InputError("a language model is trained on text, not on images")
+        return
+    if text is not None:
+        raise InputError("a ViT is trained on images, not on text")
+    path = FASHION if images is None else Path(images)
+    if not path.exists():
+        raise InputError(
+            f"no images at {path}; a ViT needs labelled images: install Debian's dataset-fashion-mnist, or give --images a "
+            "folder with its files or an .npz with images and labels"
+        )
 
 
 def text_data(
@@ -72,11 +129,9 @@ def text_data(
     """
     whole = "".join([sample_text("rank"), sample_text("judge")] if text is None else read_texts(text))
     raw = whole.encode()
-    if tokenizer is None:
-        ids, vocabulary = np.frombuffer(raw, np.uint8).astype(np.int64), 256
-    else:
-        ids = np.array(tokenizer.encode(whole, add_special_tokens=False), dtype=np.int64)
-        vocabulary = len(tokenizer)
+    ids: npt.NDArray[Any] = np.frombuffer(raw, np.uint8)
+    if tokenizer is not None:
+        ids = np.array(tokenizer.encode(whole, add_special_tokens=False), dtype=np.int32)
     ends = [round(sum(SHARES[:k]) * len(ids)) for k in range(3)] + [len(ids)]
     parts = {name: ids[a:b] for name, a, b in zip(PARTS, ends[:-1], ends[1:], strict=True)}
     for name, part in parts.items():
@@ -89,57 +144,20 @@ def text_data(
         "tokenizer": tokenizer_name,
         "tokens": {name: len(part) for name, part in parts.items()},
     }
-    return TextData(parts, vocabulary, len(raw) / len(ids), about)
-
-
-@dataclass(frozen=True)
-class ImageData:
-    """Images (n, channel, height, width) scaled to mean 0 and variance 1, and labels, of each part."""
-
-    images: dict[str, Tensor]
-    labels: dict[str, Tensor]
-    classes: int
-    about: dict[str, Any]
-
-    def batch(self, generator: torch.Generator, size: int, config: NetworkConfig) -> tuple[Tensor, Tensor]:
-        """Random training images, half of them flipped, each shifted by up to one pixel."""
-        index = torch.randint(0, len(self.labels["train"]), (size,), generator=generator)
-        x = self.images["train"][index]
-        flip = torch.rand(size, generator=generator) < 0.5
-        x = torch.where(flip[:, None, None, None], x.flip(-1), x)
-        height, width = x.shape[-2:]
-        dy, dx = torch.randint(0, 3, (2, size), generator=generator)
-        rows, columns = dy[:, None] + torch.arange(height), dx[:, None] + torch.arange(width)
-        padded = F.pad(x, (1, 1, 1, 1), mode="replicate").permute(0, 2, 3, 1)
-        x = padded[torch.arange(size)[:, None, None], rows[:, :, None], columns[:, None, :]].permute(0, 3, 1, 2)
-        return _sized(x, config), self.labels["train"][index]
-
-    def examples(self, part: str, size: int, n: int, config: NetworkConfig) -> list[tuple[Tensor, Tensor]]:
-        """Evaluation: the first n batches of a part."""
-        pairs = zip(torch.split(self.images[part], size), torch.split(self.labels[part], size), strict=True)
-        return [(_sized(x, config), y) for _, (x, y) in zip(range(n), pairs, strict=False)]
-
-
-def _sized(x: Tensor, config: NetworkConfig) -> Tensor:
-    if x.shape[-1] == config.image:
-        return x
-    return F.interpolate(x, (config.image, config.image), mode="bilinear", align_corners=False)
+    return TextData(parts, 256 if tokenizer is None else len(tokenizer), len(raw) / len(ids), about)
 
 
 def image_data(source: str | Path | None, config: NetworkConfig) -> ImageData:
     """Fashion-MNIST from a folder of its four .gz files, or any images from an .npz.
 
-    An .npz holds images (n, height, width[, channel]) as bytes and labels; test_images and test_labels if there are,
-    else a tenth is set aside. Of the training images 5,000 (at most a tenth) validate; the choice is the same for all.
+    An .npz holds images (n, height, width[, channel]) as bytes, and labels; test_images and test_labels if there are,
+    otherwise a tenth is set aside. Of the training images 5,000 (at most a tenth) validate; the choice is always the
+    same.
 
     Raises an `InputError` where nothing is found, or channels or classes do not fit the network.
     """
+    check_source(config, None, source)
     path = FASHION if source is None else Path(source)
-    if not path.exists():
-        raise InputError(
-            f"no images at {path}; install Debian's dataset-fashion-mnist, or give --images a folder with its files or "
-            "an .npz with images and labels"
-        )
     arrays = _of_folder(path) if path.is_dir() else _of_npz(path)
     order = np.random.default_rng(0).permutation(len(arrays["images"]))
     if "test_images" not in arrays:
@@ -149,18 +167,20 @@ def image_data(source: str | Path | None, config: NetworkConfig) -> ImageData:
     valid, train = order[:n_valid], order[n_valid:]
     if n_valid < 1:
         raise InputError(f"{path} holds {len(arrays['images'])} images, too few to set some aside")
-    images = {"train": arrays["images"][train], "valid": arrays["images"][valid], "test": arrays["test_images"]}
-    labels = {"train": arrays["labels"][train], "valid": arrays["labels"][valid], "test": arrays["test_labels"]}
-    classes = int(max(part.max() for part in labels.values())) + 1
+    images, labels = (
+        {"train": arrays[name][train], "valid": arrays[name][valid], "test": arrays[f"test_{name}"]}
+        for name in ("images", "labels")
+    )
     channels = 1 if images["train"].ndim == 3 else images["train"].shape[-1]
     if channels != config.channels:
         raise InputError(f"{path} holds images of {channels} channels, this network takes {config.channels}")
-    mean, std = float(images["train"].mean()), max(float(images["train"].std()), 1e-6)
     return ImageData(
-        {name: _tensor((part.astype(np.float32) - mean) / std) for name, part in images.items()},
-        {name: torch.from_numpy(part.astype(np.int64)) for name, part in labels.items()},
-        classes,
-        {
+        images,
+        labels,
+        outputs=int(max(part.max() for part in labels.values())) + 1,
+        mean=float(images["train"].mean()),
+        deviation=max(float(images["train"].std()), 1e-6),
+        about={
             "images": path.name,
             "sha256": hashlib.sha256(arrays["images"].tobytes()).hexdigest(),
             "counts": {name: len(part) for name, part in labels.items()},
@@ -168,12 +188,13 @@ def image_data(source: str | Path | None, config: NetworkConfig) -> ImageData:
     )
 
 
-def _tensor(images: npt.NDArray[np.float32]) -> Tensor:
-    x = torch.from_numpy(np.ascontiguousarray(images, dtype=np.float32))
-    return x[:, None] if x.dim() == 3 else x.permute(0, 3, 1, 2).contiguous()
+def _sized(x: Tensor, config: NetworkConfig) -> Tensor:
+    if x.shape[-1] == config.image:
+        return x
+    return F.interpolate(x, (config.image, config.image), mode="bilinear", align_corners=False)
 
 
-def _of_npz(path: Path) -> dict[str, npt.NDArray[Any]]:
+def _of_npz(path: Path) -> Arrays:
     try:
         with np.load(path, allow_pickle=False) as loaded:
             arrays = {name: loaded[name] for name in loaded.files}
@@ -184,7 +205,7 @@ def _of_npz(path: Path) -> dict[str, npt.NDArray[Any]]:
     return arrays
 
 
-def _of_folder(folder: Path) -> dict[str, npt.NDArray[Any]]:
+def _of_folder(folder: Path) -> Arrays:
     files = {
         "images": "train-images-idx3-ubyte.gz",
         "labels": "train-labels-idx1-ubyte.gz",
@@ -198,7 +219,7 @@ def _of_folder(folder: Path) -> dict[str, npt.NDArray[Any]]:
 
 
 def _read_idx(path: Path) -> npt.NDArray[np.uint8]:
-    """A gzipped IDX file of bytes, the format of the MNIST family: axes, sizes, values."""
+    """Read a gzipped IDX file of bytes, the format of the MNIST family: axes, sizes, values."""
     with gzip.open(path) as file:
         raw = file.read()
     shape = np.frombuffer(raw, ">u4", raw[3], offset=4)

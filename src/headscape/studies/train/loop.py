@@ -1,7 +1,8 @@
-"""One training run: optimise, evaluate, keep the best weights, stop early, go on after a kill.
+"""One training run, the unit of work of the study: optimize, evaluate, keep the best weights, resume after a kill.
 
-What happens in a step depends on the seed and the step alone, so a run that goes on from a checkpoint gives the bytes
-of one that was never stopped.
+Beside its log (PATH.json, written last) a run keeps the weights of its best validation loss (PATH.safetensors) and,
+while it runs, a checkpoint (PATH.checkpoint). A step depends only on the seed and its number, so a run that resumes
+from a checkpoint gives the bytes of one that was never stopped.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ import json
 import math
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -20,15 +22,14 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 from torch.nn import functional as F
 
-from headscape.collapse.similarity import ALIKE, token_similarities
+from headscape.attention.threads import torch_threads
+from headscape.collapse.similarity import ALIKE, histogram, token_similarities
 from headscape.hopfield.networks import Attention, NetworkConfig, Transformer
+from headscape.records import load_record
 from headscape.storage import replacing, write_json
-from headscape.studies.train.data import ImageData, TextData
+from headscape.studies.train.data import Data, ImageData, TextData
 
-__all__ = ["QUANTILES", "Plan", "Trial", "run_trial", "token_similarity"]
-
-QUANTILES = 101  # of the pairs of tokens, kept per layer
-_LOG, _WEIGHTS, _CHECKPOINT = "log.json", "model.safetensors", "checkpoint.safetensors"
+__all__ = ["Plan", "Trial", "run_trial", "token_similarity"]
 
 
 @dataclass(frozen=True)
@@ -60,35 +61,36 @@ class Trial:
 
     @property
     def name(self) -> str:
-        """Of its folder."""
+        """The name of its files."""
         return f"{self.arm}-rate{self.rate:g}-seed{self.seed}"
 
 
 def run_trial(
-    plan: Plan, data: TextData | ImageData, trial: Trial, folder: Path, threads: int, tick: Callable[[], None]
-) -> dict[str, Any]:
-    """Train, or finish, or read one run; returns its log. `tick` is called after every evaluation made.
+    path: Path, plan: Plan, data: Data | Path, trial: Trial, threads: int, tick: Callable[[], None] | None = None
+) -> None:
+    """Train one network, or finish training it, and write its log to `path`.
 
-    Leaves log.json (loss curve, validation and test loss, token similarity by layer) and model.safetensors, the weights
-    of the best validation loss. A run whose loss is no longer finite ends there, and its log says so.
+    The log holds the loss curve, validation and test loss, and token similarity by layer. A run whose loss is no longer
+    finite ends there, and its log says so. `data` may be a folder of `save_record`. `tick` is called after every
+    evaluation.
     """
-    if (folder / _LOG).is_file():
-        log: dict[str, Any] = json.loads((folder / _LOG).read_text(encoding="utf-8"))
-        return log
-    before = torch.get_num_threads()
-    torch.set_num_threads(threads)
-    try:
-        return _Run(plan, data, trial, folder).train(tick)
-    finally:
-        torch.set_num_threads(before)
+    if isinstance(data, Path):
+        data = _stored(data, ImageData if plan.network.kind == "vit" else TextData)
+    with torch_threads(threads):
+        _Run(path, plan, data, trial).train(tick or (lambda: None))
+
+
+@lru_cache(maxsize=1)
+def _stored(folder: Path, kind: type[Data]) -> Data:
+    return load_record(kind, folder)
 
 
 class _Run:
-    def __init__(self, plan: Plan, data: TextData | ImageData, trial: Trial, folder: Path) -> None:
-        self.plan, self.data, self.trial, self.folder = plan, data, trial, folder
-        devices: list[Any] = []
-        with torch.random.fork_rng(devices):
-            torch.manual_seed(trial.seed)  # the same start for every arm and rate of a seed
+    def __init__(self, path: Path, plan: Plan, data: Data, trial: Trial) -> None:
+        self.plan, self.data, self.trial, self.log = plan, data, trial, path
+        self.weights, self.checkpoint = path.with_suffix(".safetensors"), path.with_suffix(".checkpoint")
+        with torch.random.fork_rng([]):
+            torch.manual_seed(trial.seed)  # the same first weights for every arm and rate of a seed
             self.network = Transformer(plan.network, trial.attention)
         decayed = [p for p in self.network.parameters() if p.dim() > 1]
         rest = [p for p in self.network.parameters() if p.dim() <= 1]
@@ -99,27 +101,22 @@ class _Run:
         self.curve: list[dict[str, float]] = []
         self.losses: list[float] = []
 
-    # --- the loop ---
-
-    def train(self, tick: Callable[[], None]) -> dict[str, Any]:
+    def train(self, tick: Callable[[], None]) -> None:
         plan = self.plan
         self._resume()
         for _ in self.curve:
             tick()
         marks = {round(plan.steps * (k + 1) / plan.evaluations) for k in range(plan.evaluations)}
-        stopped = self._stopped()
-        devices: list[Any] = []
-        with torch.random.fork_rng(devices):
-            while self.step < plan.steps and not stopped:
+        with torch.random.fork_rng([]):
+            while self.step < plan.steps and not self._stopped():
                 self._one_step()
                 if not math.isfinite(self.losses[-1]):
-                    return self._finish(stopped=False, diverged=True)
+                    return self._finish(diverged=True)
                 if self.step in marks:
                     self._evaluate()
-                    stopped = self._stopped()
-                    self._checkpoint()
+                    self._save_checkpoint()
                     tick()
-        return self._finish(stopped)
+        return self._finish()
 
     def _one_step(self) -> None:
         plan, seed = self.plan, self.trial.seed
@@ -149,30 +146,20 @@ class _Run:
 
     def _batch(self, generator: torch.Generator) -> tuple[Tensor, Tensor]:
         network, size = self.plan.network, self.plan.batch
-        if isinstance(self.data, ImageData):
-            return self.data.batch(generator, size, network)
-        if network.memory:
-            return self.data.segment(self.step + self.trial.seed * 7919, size, network.tokens)
-        return self.data.batch(generator, size, network.tokens)
+        if network.memory and isinstance(self.data, TextData):
+            return self.data.segment(self.step + self.trial.seed * 7919, size, network)
+        return self.data.batch(generator, size, network)
 
     def _stopped(self) -> bool:
         return bool(self.plan.patience) and self.stale >= self.plan.patience
 
-    # --- evaluation ---
-
-    def _batches(self, part: str, n: int) -> list[tuple[Tensor, Tensor]]:
-        network = self.plan.network
-        if isinstance(self.data, ImageData):
-            return self.data.examples(part, 100, n, network)
-        return self.data.windows(part, 8, network.tokens, n)
-
     @torch.no_grad()
     def measured(self, part: str, n: int) -> dict[str, float]:
-        """Mean loss in nats a token or image, and accuracy of a classifier."""
+        """Mean loss in nats per token or image, and accuracy of a classifier."""
         self.network.eval()
         memory: list[Tensor] | None = None
         losses, right, count = 0.0, 0, 0
-        for x, wanted in self._batches(part, n):
+        for x, wanted in self.data.examples(part, n, self.plan.network):
             out = self.network(x, memory)
             memory = out.memory or None
             losses += float(_loss(out.logits, wanted)) * wanted.numel()
@@ -184,36 +171,33 @@ class _Run:
         found = self.measured("valid", self.plan.eval_batches)
         since = self.losses[int(self.curve[-1]["step"]) if self.curve else 0 :]
         self.curve.append({"step": self.step, "train": float(np.mean(since)), **found})
+        self.stale += 1
         if found["loss"] < self.best:
             self.best, self.stale = found["loss"], 0
-            self._save(_WEIGHTS, self.network.state_dict(), {"step": self.step})
-        else:
-            self.stale += 1
+            self._save(self.weights, self.network.state_dict(), {"step": self.step})
 
-    def _finish(self, stopped: bool, diverged: bool = False) -> dict[str, Any]:
+    def _finish(self, diverged: bool = False) -> None:
         log: dict[str, Any] = {
             "trial": {"arm": self.trial.arm, "rate": self.trial.rate, "seed": self.trial.seed},
             "attention": asdict(self.trial.attention),
             "parameters": self.network.n_parameters,
             "steps": self.step,
-            "stopped_early": stopped,
+            "stopped_early": self._stopped() and not diverged,
             "diverged": diverged,
             "curve": self.curve,
         }
         if not diverged:
-            self.network.load_state_dict(self._unshared(load_file(self.folder / _WEIGHTS)))
+            self.network.load_state_dict(self._unshared(load_file(self.weights)))
             log |= {part: self.measured(part, self.plan.test_batches) for part in ("valid", "test")}
-            log["similarity"] = token_similarity(self.network, [x for x, _ in self._batches("valid", 4)])
-        write_json(self.folder / _LOG, log)
-        (self.folder / _CHECKPOINT).unlink(missing_ok=True)
-        return log
+            inputs = [x for x, _ in self.data.examples("valid", 4, self.plan.network)]
+            log["similarity"] = token_similarity(self.network, inputs)
+        write_json(self.log, log)
+        self.checkpoint.unlink(missing_ok=True)
 
-    # --- on disk ---
-
-    def _save(self, name: str, tensors: dict[str, Tensor], facts: dict[str, Any]) -> None:
+    def _save(self, path: Path, tensors: dict[str, Tensor], facts: dict[str, Any]) -> None:
         shared = "head.weight" if self.plan.network.kind != "vit" else None  # the embedding, once
         plain = {k: v.contiguous() for k, v in tensors.items() if k != shared}
-        with replacing(self.folder / name) as partial:
+        with replacing(path) as partial:
             save_file(plain, partial, metadata={"headscape": json.dumps(facts)})
 
     def _unshared(self, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
@@ -221,24 +205,19 @@ class _Run:
             tensors["head.weight"] = tensors["embedding.weight"]
         return tensors
 
-    def _checkpoint(self) -> None:
+    def _save_checkpoint(self) -> None:
         tensors = dict(self.network.state_dict())
         for i, state in enumerate(self.optimizer.state_dict()["state"].values()):
             tensors |= {f"optimizer/{i}/{name}": value for name, value in state.items()}
         tensors |= {f"memory/{i}": m for i, m in enumerate(self.memory or [])}
-        facts = {
-            **{name: getattr(self, name) for name in ("step", "stale", "curve", "losses")},
-            "best": self.best,
-        }
-        self._save(_CHECKPOINT, tensors, facts)
+        self._save(self.checkpoint, tensors, {name: getattr(self, name) for name in _PROGRESS})
 
     def _resume(self) -> None:
-        path = self.folder / _CHECKPOINT
-        if not path.is_file():
+        if not self.checkpoint.is_file():
             return
-        with safe_open(path, framework="pt") as file:
+        with safe_open(self.checkpoint, framework="pt") as file:
             facts = json.loads(file.metadata()["headscape"])
-        tensors = load_file(path)
+        tensors = load_file(self.checkpoint)
         memory = [tensors.pop(f"memory/{i}") for i in range(sum(k.startswith("memory/") for k in tensors))]
         state: dict[int, dict[str, Tensor]] = {}
         for name in [k for k in tensors if k.startswith("optimizer/")]:
@@ -248,8 +227,11 @@ class _Run:
         groups = self.optimizer.state_dict()["param_groups"]
         self.optimizer.load_state_dict({"state": state, "param_groups": groups})
         self.memory = memory or None
-        for name in ("step", "best", "stale", "curve", "losses"):
+        for name in _PROGRESS:
             setattr(self, name, facts[name])
+
+
+_PROGRESS = ("step", "best", "stale", "curve", "losses")
 
 
 def _loss(logits: Tensor, wanted: Tensor, label_smoothing: float = 0.0) -> Tensor:
@@ -261,16 +243,18 @@ def _loss(logits: Tensor, wanted: Tensor, label_smoothing: float = 0.0) -> Tenso
 def token_similarity(network: Transformer, inputs: list[Tensor]) -> dict[str, Any]:
     """`token_similarities` of all sequences together, before layer 1 and after each layer.
 
-    Lists by layer: mean, share at or above `ALIKE`, and 101 quantiles of the pairs.
+    On text only pairs of different tokens count: the same byte twice is alike from the start. Lists by layer: mean,
+    share at or above `ALIKE`, and the histogram.
     """
     network.eval()
-    states = [network(x).hidden for x in inputs]
-    joined = [
-        np.concatenate([token_similarities(tokens.numpy()) for hidden in layer for tokens in hidden])
-        for layer in zip(*states, strict=True)
-    ]
+    text = network.config.kind != "vit"
+    joined: list[list[Any]] = [[] for _ in range(network.config.layers + 1)]
+    for x in inputs:
+        for layer, hidden in zip(joined, network(x).hidden, strict=True):
+            layer += [token_similarities(tokens, x[i] if text else None) for i, tokens in enumerate(hidden.numpy())]
+    cosines = [np.concatenate(layer) for layer in joined]
     return {
-        "mean": [float(c.mean()) for c in joined],
-        "aligned": [float((c >= ALIKE).mean()) for c in joined],
-        "quantiles": [np.quantile(c, np.linspace(0, 1, QUANTILES)).round(5).tolist() for c in joined],
+        "mean": [float(c.mean()) if len(c) else math.nan for c in cosines],
+        "aligned": [float((c >= ALIKE).mean()) if len(c) else math.nan for c in cosines],
+        "counts": [histogram(c).tolist() for c in cosines],
     }

@@ -1,27 +1,34 @@
-"""Does carrying scores along depth help? The same small network trained with four kinds of attention, seed by seed."""
+"""Does carrying scores along depth help? The same small network trained with several kinds of attention, seed by seed.
+
+An arm is one kind of attention under comparison (`headscape.hopfield.networks.ARMS`).
+"""
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
-from typing import Any
-
-from joblib import Parallel, delayed
+from typing import Any, Unpack
 
 from headscape.errors import HeadscapeError, InputError
+from headscape.fingerprints import digest
 from headscape.hopfield.layer import Init
-from headscape.hopfield.networks import ARMS, NetworkConfig, Transformer, arm
+from headscape.hopfield.networks import ARMS, Attention, NetworkConfig, Transformer, arm
 from headscape.hopfield.presets import Preset, preset
+from headscape.records import save_record
 from headscape.runs import Run
-from headscape.studies.train.data import ImageData, TextData, image_data, text_data
+from headscape.studies.train.data import Data, TextData, check_source, image_data, text_data
 from headscape.studies.train.loop import Plan, Trial, run_trial
 from headscape.studies.train.result import TrainResult
-from headscape.studies.work.old import Progress, Say, Steps
+from headscape.studies.work.folder import Folder, study_folder
+from headscape.studies.work.how import How, Steps, Work
+from headscape.studies.work.units import run_units
 
 __all__ = ["train"]
 
+Log = Mapping[str, Any]
 IMAGE_EVALUATION = (10, 100)  # batches of 100 images at each evaluation, and at the end
 TEXT_EVALUATION = (16, 64)  # batches of 8 windows
 
@@ -46,13 +53,10 @@ def train(
     init: Init = "zero",
     evaluations: int = 10,
     patience: int = 0,
-    jobs: int = 1,
-    threads: int = 1,
     random_state: int = 0,
-    progress: Progress = lambda done, total: None,
-    say: Say = lambda _: None,
+    **how: Unpack[How],
 ) -> TrainResult:
-    """Train a network with each kind of attention and compare them on a test part that nothing was chosen on.
+    """Train a network with each kind of attention and compare them on a test part that was used for no choice.
 
     For each arm, every learning rate is tried with the first seed; the `finalists` of lowest validation loss are run
     with the other seeds too, and the one whose mean validation loss over the seeds is lowest is taken. A seed means the
@@ -64,7 +68,7 @@ def train(
     name
         Of `headscape.hopfield.presets.PRESETS`: gpt, vit, xl are small; the others are the paper's sizes.
     out
-        A run directory. Every run is kept there with its log and weights; a killed command goes on where it stopped,
+        A run directory. Every run is kept there with its log and weights; a killed command resumes where it stopped,
         and more arms, rates or seeds can be added later.
     text, images
         Text file or folder (default: the packaged prose); folder of Fashion-MNIST's files or an .npz.
@@ -81,8 +85,9 @@ def train(
         Of Modern Hopfield Attention.
     patience
         Evaluations without a better validation loss before a run stops early; 0 never stops.
-    jobs, threads
-        Runs at a time, and threads within one. The numbers do not depend on jobs.
+    how
+        jobs (runs at a time; the numbers do not depend on them), threads (within a run, 1 by default), engine, resume,
+        progress, say: see `headscape.studies.work.how.How`.
 
     Raises
     ------
@@ -91,72 +96,43 @@ def train(
     HeadscapeError
         An arm whose loss is not finite at any rate.
     """
-    _check(arms, seeds, jobs, threads, evaluations, patience, finalists)
+    work = Work.of(**how)
+    threads = 1 if work.asked_threads is None else work.asked_threads  # rounding depends on them
+    if not arms or len(set(arms)) < len(arms):
+        raise InputError(f"name each arm once, of {', '.join(ARMS)}; given were {', '.join(arms) or 'none'}")
+    least = {"seeds": 1, "threads": 1, "evaluations": 1, "finalists": 1, "patience": 0}
+    for count, value in zip(least, (seeds, threads, evaluations, finalists, patience), strict=True):
+        if value < least[count]:
+            raise InputError(f"{count} must be at least {least[count]}, not {value}")
     attention = {a: arm(a, alpha, alpha_hidden, init) for a in arms}
     chosen = preset(name)
     network = replace(chosen.network, **dict(sizes or {}))
-    data = _data(network, text, images, tokenizer, tokenizer_name)
-    network = replace(network, outputs=data.classes if isinstance(data, ImageData) else data.vocabulary)
-    plan = _plan(chosen, network, steps, batch, evaluations, patience)
-    Transformer(replace(network, outputs=1, layers=1))  # sizes that do not fit are said before anything is written
+    check_source(network, text, images)
     tried = tuple(dict.fromkeys(chosen.rates if rates is None else rates))
     if not tried or not all(0 < rate < 1 for rate in tried):
-        raise InputError(f"learning rates lie between 0 and 1, not {', '.join(map(str, tried)) or 'none'}")
-    settings = {
-        "kind": "train",
-        "name": name,
-        **asdict(plan),
-        "alpha": alpha,
-        "alpha_hidden": alpha_hidden,
-        "init": init,
-        "threads": threads,
-    }
-    run = Run.create(out, config=settings, inputs=data.about)
-    study = _Study(plan, data, run.path / "train", jobs, threads)
-    first, others = random_state, [random_state + k for k in range(1, seeds)]
-    kept = min(finalists, len(tried))
-    n_runs = len(arms) * (len(tried) + kept * len(others))
-    steps_done = Steps(progress, n_runs * evaluations)
-    say(f"{n_runs} runs of {plan.steps} steps, kept in {study.folder}")
-    logs = study.run([Trial(a, attention[a], rate, first) for a in arms for rate in tried], steps_done)
-    final = {a: _ranked(logs, a)[:kept] for a in arms}
-    final_trials = [Trial(a, attention[a], rate, seed) for a in arms for rate in final[a] for seed in others]
-    logs += study.run(final_trials, steps_done)
-    best = {a: _ranked([log for log in logs if log["trial"]["rate"] in final[a]], a)[0] for a in arms}
-    say("learning rates: " + ", ".join(f"{a} {rate:g}" for a, rate in best.items()))
-    about = data.about | ({} if isinstance(data, ImageData) else {"bytes_a_token": data.bytes_a_token})
-    result = TrainResult.of_logs(
-        logs, best, settings | {"rates": list(tried), "seeds": [first, *others], "finalists": kept}, about
+        raise InputError(f"learning rates must lie between 0 and 1, not {', '.join(map(str, tried)) or 'none'}")
+    Transformer(replace(network, outputs=1, layers=1))  # sizes that do not fit are refused before anything is read
+    data: Data = (
+        image_data(images, network)
+        if network.kind == "vit"
+        else text_data(text, tokenizer, network.tokens, tokenizer_name)
     )
-    result.save(study.folder)
+    plan = _plan(chosen, replace(network, outputs=data.outputs), steps, batch, evaluations, patience)
+    shared = asdict(plan) | {"alpha": alpha, "alpha_hidden": alpha_hidden, "init": init, "threads": threads}
+    settings = {
+        **{"kind": "train", "name": name, **shared},
+        **{"arms": list(arms), "rates": list(tried), "seeds": [random_state + k for k in range(seeds)]},
+        "finalists": min(finalists, len(tried)),
+    }
+    path = Path(out).absolute()
+    with work.started(next(p for p in (path, *path.parents) if p.is_dir())):
+        run = Run.create(out, config={"kind": "train", "name": name, **shared}, inputs=data.about)
+        with study_folder(run, TrainResult.study, settings, {"data": data.about}, work) as folder:
+            logs, best = _compared(folder, plan, data, attention, settings, work)
+            about = data.about | ({"bytes_a_token": data.bytes_a_token} if isinstance(data, TextData) else {})
+            result = TrainResult.of_logs(logs, best, settings, about)
+            folder.save(result)
     return result
-
-
-def _check(
-    arms: Sequence[str], seeds: int, jobs: int, threads: int, evaluations: int, patience: int, finalists: int
-) -> None:
-    if not arms:
-        raise InputError(f"no arms given; there are {', '.join(ARMS)}")
-    if len(set(arms)) < len(arms):
-        raise InputError(f"each arm is named once, not {', '.join(arms)}")
-    counts = {"seeds": seeds, "jobs": jobs, "threads": threads, "evaluations": evaluations, "finalists": finalists}
-    for name, value in counts.items():
-        if value < 1:
-            raise InputError(f"{name} must be at least 1, not {value}")
-    if patience < 0:
-        raise InputError(f"patience must be at least 0, not {patience}")
-
-
-def _data(
-    network: NetworkConfig, text: str | Path | None, images: str | Path | None, tokenizer: Any, tokenizer_name: str
-) -> TextData | ImageData:
-    if network.kind == "vit":
-        if text is not None:
-            raise InputError("a ViT is trained on images, not on text")
-        return image_data(images, network)
-    if images is not None:
-        raise InputError("a language model is trained on text, not on images")
-    return text_data(text, tokenizer, network.tokens, tokenizer_name)
 
 
 def _plan(
@@ -181,47 +157,54 @@ def _plan(
     )
 
 
-class _Study:
-    """Runs trials, each in its folder, some at a time."""
+class _Evaluations(Steps):
+    """Counts evaluations: those of a run in this process as they come, those of another when it is over."""
 
-    def __init__(self, plan: Plan, data: TextData | ImageData, folder: Path, jobs: int, threads: int) -> None:
-        self.plan, self.data, self.folder, self.jobs, self.threads = plan, data, folder, jobs, threads
+    def __init__(self, work: Work, runs: int, each: int) -> None:
+        super().__init__(work.progress, runs * each)
+        self._each, self._within = each, 0
 
-    def run(self, trials: Sequence[Trial], steps: Steps) -> list[dict[str, Any]]:
-        """The logs, in the order of the trials."""
-        if self.jobs == 1:
-            return [self._one(trial, steps) for trial in trials]
-        # each job gets its share of the bar when its run is over
-        calls = (delayed(_quietly)(self.plan, self.data, t, self._folder(t), self.threads) for t in trials)
-        logs = []
-        for log in Parallel(n_jobs=self.jobs, return_as="generator")(calls):
-            logs.append(log)
-            for _ in range(self.plan.evaluations):
-                steps.one()
-        return logs
+    def tick(self) -> None:
+        """One evaluation of the run in this process."""
+        self._within += 1
+        super().one()
 
-    def _one(self, trial: Trial, steps: Steps) -> dict[str, Any]:
-        ticks = 0
-
-        def tick() -> None:
-            nonlocal ticks
-            ticks += 1
-            steps.one()
-
-        log = run_trial(self.plan, self.data, trial, self._folder(trial), self.threads, tick)
-        for _ in range(self.plan.evaluations - ticks):  # a run that was there, or stopped early
-            steps.one()
-        return log
-
-    def _folder(self, trial: Trial) -> Path:
-        return self.folder / "trials" / trial.name
+    def one(self) -> None:
+        """A run is over."""
+        for _ in range(self._each - self._within):
+            super().one()
+        self._within = 0
 
 
-def _quietly(plan: Plan, data: TextData | ImageData, trial: Trial, folder: Path, threads: int) -> dict[str, Any]:
-    return run_trial(plan, data, trial, folder, threads, lambda: None)
+def _compared(
+    folder: Folder, plan: Plan, data: Data, attention: Mapping[str, Attention], settings: Mapping[str, Any], work: Work
+) -> tuple[list[Log], dict[str, float]]:
+    """Train all networks, each a unit of work; their logs, and the learning rate of each arm."""
+    place = folder.units / f"data-{digest(data.about)[:12]}"  # where workers read the data
+    if not (place / "result.json").is_file():
+        save_record(data, place)
+    rates, (first, *others), kept, threads = (settings[key] for key in ("rates", "seeds", "finalists", "threads"))
+    n_runs = len(attention) * (len(rates) + kept * len(others))
+    steps = _Evaluations(work, n_runs, plan.evaluations)
+    work.say(f"{n_runs} runs of {plan.steps} steps, kept in {folder.units}")
+
+    def trained(trials: Sequence[Trial]) -> list[Log]:
+        units = {}
+        for trial in trials:
+            path = folder.unit(trial.name, asdict(plan), data.about, threads, asdict(trial), ending="json")
+            units[trial.name] = (path, plan, place, trial, threads, None if work.engine.apart else steps.tick)
+        run_units(run_trial, units, work, steps)
+        return [json.loads(unit[0].read_text(encoding="utf-8")) for unit in units.values()]
+
+    logs = trained([Trial(a, kind, rate, first) for a, kind in attention.items() for rate in rates])
+    final = {a: _ranked(logs, a)[:kept] for a in attention}
+    logs += trained([Trial(a, attention[a], rate, seed) for a in attention for rate in final[a] for seed in others])
+    best = {a: _ranked([log for log in logs if log["trial"]["rate"] in final[a]], a)[0] for a in attention}
+    work.say("learning rates: " + ", ".join(f"{a} {rate:g}" for a, rate in best.items()))
+    return logs, best
 
 
-def _ranked(logs: Sequence[Mapping[str, Any]], arm: str) -> list[float]:
+def _ranked(logs: Sequence[Log], arm: str) -> list[float]:
     """Learning rates of an arm by mean validation loss over the seeds run, lowest first; diverged ones left out."""
     losses: dict[float, list[float]] = {}
     for log in logs:

@@ -1,0 +1,204 @@
+"""What the collapse study says, in sentences: rank, the four variants, entropy and the bounds.
+
+The claims are those of Masumura and Taki (2025, Modern Hopfield Attention); rank collapse is Dong et al. (2021).
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pandas as pd
+
+from headscape.collapse.bounds import CONDITION
+from headscape.collapse.similarity import ALIKE
+from headscape.intervals import Interval, exactly, mean_interval
+from headscape.results import Finding
+from headscape.studies.collapse.result import entropy_column, four_of, geometric
+from headscape.verdicts import Judgement, cannot_tell, judge
+
+if TYPE_CHECKING:
+    from headscape.studies.collapse.result import CollapseResult
+
+__all__ = ["findings"]
+
+COLLAPSED = 0.01
+"""Relative residual below which tokens count as collapsed."""
+GONE = 1e-6
+"""Relative residual that a network in float32 cannot distinguish from 0."""
+PEAK = 0.98
+"""A mode above this (the last of 100 bins) is a population of tokens that are all alike."""
+FEWEST = 3
+"""Inputs without which nothing is decided."""
+PAPER = "Masumura and Taki 2025"
+UNTRAINED = "the claim is about networks trained with a hidden state; this one was trained without, and it was inserted"
+CONTROLS = {"shuffled": "with shuffled inputs", "random": "with random weights"}
+
+
+def findings(r: CollapseResult) -> list[Finding]:
+    """All findings, in the order in which a reader should meet them."""
+    found = []
+    if r.residual is not None:
+        found += [_rank(r), _population(r)]
+        found += [_removed(r)] if "hidden" in r.variants else []
+        found += [_work(r, weights) for weights in ("", "random") if set(four_of(weights)) <= set(r.variants)]
+    if r.entropy is not None:
+        found.append(_entropy(r))
+    return [*found, *_bounds(r), *(Finding(note) for note in r.notes)]
+
+
+def _judge(statistic: Interval, **rule: Any) -> Judgement:
+    """`judge`, but nothing is decided by a few inputs: the interval of two rests on one difference."""
+    few = 0 < statistic.n < FEWEST
+    return cannot_tell(f"{statistic.n} inputs, at least {FEWEST} are needed") if few else judge(statistic, **rule)
+
+
+def _strictest(*judgements: Judgement) -> Judgement:
+    """The first that does not hold; the last if all do."""
+    return next((one for one in judgements if one.verdict != "holds"), judgements[-1])
+
+
+def _rank(r: CollapseResult) -> Finding:
+    assert r.rank is not None
+    values = r.residuals("standard")
+    verdict = _strictest(
+        _judge(geometric(values[:, -1]), below=COLLAPSED, control="collapsed"),
+        _judge(
+            mean_interval(np.log10(values[:, -1] / values[:, 0])), below=0.0, control="decades since the first layer"
+        ),
+    )
+    opening = {
+        "holds": "Tokens collapse along depth",
+        "does not hold": "Tokens do not collapse along depth",
+        "cannot tell": "Whether tokens collapse along depth cannot be told",
+    }[verdict.verdict]
+    beside = [f"{r.interval(name)} {words}" for name, words in CONTROLS.items() if name in r.variants]
+    text = (
+        f"{opening} (rank collapse, Dong et al. 2021): their relative residual goes from {r.interval('standard', 0).value:.2g} "
+        f"before the first layer to {r.interval('standard')} after the last"
+        + "".join(f", {part}" for part in beside)
+        + f"; collapsed is below {COLLAPSED:g}. The effective rank goes from {r.rank[0, :, 0].mean():.3g} to "
+        f"{r.rank[0, :, -1].mean():.3g}."
+    )
+    return Finding(text, "residual", verdict, "collapse.rank")
+
+
+def _population(r: CollapseResult) -> Finding:
+    peaks = {
+        name: (r.alike_by_input(name, "mode") > PEAK).mean(axis=1)
+        for name in ("standard", "random")
+        if name in r.variants
+    }
+    verdict = _judge(mean_interval(peaks["standard"]), above=0.5, control="half of the layers")
+    if verdict.verdict == "holds":
+        verdict = cannot_tell("control missing: random weights")
+        if "random" in peaks:
+            verdict = _judge(mean_interval(peaks["standard"] - peaks["random"]), above=0.0, control="random weights")
+    opening = {
+        "holds": "A population of tokens that are all alike is there",
+        "does not hold": "There is no population of tokens that are all alike",
+        "cannot tell": "Whether there is a population of tokens that are all alike cannot be told",
+    }[verdict.verdict]
+    shares = {name: float(np.mean([s.share for s in r.alike(name)[1:]])) for name in r.variants}
+    unlike = ""
+    if r.different is not None:
+        unlike = f" ({np.mean([s.share for s in r.alike('standard', True)[1:]]):.2%} of pairs of different tokens)"
+    text = (
+        f"{opening}: the cosines of pairs of tokens have their mode above {PEAK:g} in "
+        f"{mean_interval(peaks['standard']).scaled(100)} % of the layers ({PAPER}: in every layer of the networks they "
+        f"trained). On average {shares['standard']:.2%} of pairs have a cosine of {ALIKE:g} or more{unlike}; before the "
+        f"first layer {r.alike('standard')[0].share:.2%}"
+        + "".join(f", {shares[name]:.2%} {words}" for name, words in CONTROLS.items() if name in r.variants)
+        + "."
+    )
+    return Finding(text, "similarity", verdict, "collapse.population")
+
+
+def _removed(r: CollapseResult) -> Finding:
+    before, after = (r.alike_by_input(name, "share").mean(axis=1) for name in ("standard", "hidden"))
+    text = (
+        f"Whether training with a hidden state removes tokens that are alike ({PAPER}) cannot be told from this model. "
+        f"With a hidden state inserted (a' = {r.settings['alpha_hidden']:g}, no training), the share of such pairs goes "
+        f"from {before.mean():.2%} to {after.mean():.2%}, mean over layers, a change of "
+        f"{mean_interval(after - before).scaled(100)} points."
+    )
+    return Finding(text, "similarity-hopfield", cannot_tell(UNTRAINED), "collapse.removed")
+
+
+def _work(r: CollapseResult, weights: str) -> Finding:
+    """Which of skip and hidden state keeps tokens apart: the one that moves the last residual further, in decades."""
+    names = four_of(weights)
+    skip, hidden, bare, bare_hidden = (r.interval(name) for name in names)
+    s0, s1, n0, n1 = (np.log10(r.residuals(name)[:, -1]) for name in names)
+    by_skip, by_hidden, alone = mean_interval(abs(s0 - n0)), mean_interval(abs(s1 - s0)), mean_interval(n1 - n0)
+    verdict = _judge(
+        mean_interval(abs(s1 - s0) - abs(s0 - n0)), above=0.0, control="decades of the skip, paired by input"
+    )
+    opening = {
+        "holds": "hidden state keeps tokens apart, not the skip",
+        "does not hold": "skip keeps tokens apart, not the hidden state",
+        "cannot tell": "skip and the hidden state cannot be told apart in what keeps tokens apart",
+    }[verdict.verdict]
+    text = (
+        f"{'With random weights the' if weights else 'The'} {opening} ({PAPER} credit the hidden state): the last residual "
+        f"is {skip} with the model's skip and {bare} without it; with a hidden state {hidden} and {bare_hidden}. The skip "
+        f"moves it by {by_skip} decades, the hidden state beside a skip by {by_hidden}, and without one by {alone}. Without "
+        f"a skip the residual falls below {GONE:g} {_gone(r, names[2])}, with a hidden state {_gone(r, names[3])}."
+    )
+    figure = "residual-cells-random" if weights else "residual-cells"
+    return Finding(text, figure, verdict, f"collapse.work{'_random' if weights else ''}")
+
+
+def _gone(r: CollapseResult, variant: str) -> str:
+    """After which layer the differences between tokens are gone."""
+    below = np.flatnonzero(r.residuals(variant).mean(axis=0) < GONE)
+    return f"after layer {below[0]}" if len(below) else f"nowhere in {r.n_layers} layers"
+
+
+def _entropy(r: CollapseResult) -> Finding:
+    assert r.entropy is not None
+    column = r.heads["entropy"]
+    beside = [
+        f"{r.heads[entropy_column(name)].mean():.2f} {words}" for name, words in CONTROLS.items() if name in r.variants
+    ]
+    text = (
+        f"Attention has {mean_interval(np.nanmean(r.entropy[0], axis=1))} of the largest possible entropy, mean over heads "
+        f"({column.min():.2f} to {column.max():.2f})"
+        + "".join(f", {part}" for part in beside)
+        + f"; {int((column < 0.1).sum())} of {len(column)} heads are below 0.1."
+    )
+    if "hidden" not in r.variants:
+        return Finding(text, "entropy")
+    change = mean_interval(np.nanmean(r.entropy[r.at("hidden")] - r.entropy[0], axis=1))
+    text += f" An inserted hidden state changes it by {change}; {PAPER} see no change in networks trained with one."
+    return Finding(text, "entropy", cannot_tell(UNTRAINED), "collapse.entropy")
+
+
+def _bounds(r: CollapseResult) -> list[Finding]:
+    if r.causal:
+        text = "Causal attention has no bound: a masked key makes D infinite, so neither the printed nor the repaired "
+        return [Finding(f"{text}inequality says anything about this model.")]
+    if not len(r.bounds):
+        return []
+    met = r.bounds[r.bounds["spread"] <= CONDITION]
+    broken = int((~met["keeps_repaired"]).sum()), int((~r.bounds["keeps_anywhere"]).sum())
+    verdict = judge(exactly(sum(broken)), below=1.0, control="violations beyond round-off")
+    counts = [f"{int((met['arm'] == name).sum())} {name}" for name in dict.fromkeys(r.bounds["arm"])]
+    where = f": {', '.join(counts)}" if len(counts) > 1 else ""
+    text = (
+        f"The repaired bound {'holds' if sum(broken) == 0 else 'is violated'}: D is at most {CONDITION:.3f} in {len(met)} of "
+        f"{len(r.bounds)} layers (over inputs and sets of weights){where}. "
+        f"There the bound with 4 D is exceeded in {broken[0]}"
+        + (f" and is {_times(met, 'repaired')} the measured value" if len(met) else "")
+        + f"; that with 2(e^D - 1) is exceeded in {broken[1]} of all layers"
+    )
+    printed = r.bounds[np.isfinite(r.bounds["printed"])]
+    if len(printed):
+        violated = int((~printed["keeps_printed"]).sum())
+        text += f". The printed bound is {_times(printed, 'printed')} the measured value, exceeded in {violated}"
+    return [Finding(f"{text} (medians).", "bounds", verdict, "collapse.bounds")]
+
+
+def _times(bounds: pd.DataFrame, name: str) -> str:
+    real = bounds[bounds["measured"] > bounds["floor"]]
+    return f"{(real[name] / real['measured']).median():.2g} times" if len(real) else "not comparable with"

@@ -1,0 +1,140 @@
+"""What table 1 says, in sentences. The claims are those of Masumura and Taki (2025)."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from headscape.collapse.bounds import CONDITION
+from headscape.intervals import Interval, exactly, jackknife, mean_interval
+from headscape.results import Finding
+from headscape.studies.table1.result import PRINTED
+from headscape.verdicts import Judgement, judge
+
+if TYPE_CHECKING:
+    from headscape.studies.table1.result import Table1Result
+
+__all__ = ["findings"]
+
+LIKE = 1.0
+"""Decades within which a value is of the printed order of magnitude."""
+COMPARED = 3
+"""Depths at which self-attention is compared: below, the printed values are round-off."""
+
+
+def findings(r: Table1Result) -> list[Finding]:
+    """All findings, in the order in which a reader should meet them."""
+    return [_reproduced(r), _work(r), _alone(r), _second_column(r), _bounds(r)]
+
+
+def _strictest(judgements: list[Judgement]) -> Judgement:
+    """The first that does not hold; the last if all do."""
+    return next((one for one in judgements if one.verdict != "holds"), judgements[-1])
+
+
+def _away(r: Table1Result, setting: str, variant: str, printed: tuple[float, ...]) -> list[Interval]:
+    """Decades between the mean residual over seeds and the printed one, by depth."""
+    columns = zip(r.column(setting, variant).T, printed, strict=False)
+    return [jackknife(lambda of, v=v, p=p: float(np.log10(v[of].mean() / p)), len(v)) for v, p in columns]  # type: ignore[misc]
+
+
+def _as_printed(away: list[Interval]) -> Judgement:
+    """Whether the residuals lie within `LIKE` decades of the printed ones at every depth."""
+    found = []
+    for n, span in enumerate(away, start=1):
+        control = f"decades from the printed value at depth {n}"
+        found += [judge(span, below=LIKE, control=control), judge(span, above=-LIKE, control=control)]
+    return _strictest(found)
+
+
+def _reproduced(r: Table1Result) -> Finding:
+    n = min(COMPARED, r.depth)
+    values, printed = r.column(r.names[0], r.variants[0])[:, :n], PRINTED["self-attention"][:n]
+    verdict = _as_printed(_away(r, r.names[0], r.variants[0], printed))
+    opening = {
+        "holds": "collapses as printed, to the order of magnitude",
+        "does not hold": "does not collapse as printed",
+        "cannot tell": "collapses; whether to the printed order of magnitude cannot be told",
+    }[verdict.verdict]
+    parts = [
+        f"{v.mean():.2g} (seeds {v.min():.1g} to {v.max():.1g}; printed {printed[k]:.2g})"
+        for k, v in enumerate(values.T)
+    ]
+    text = (
+        f"Self-attention without a skip ({r.names[0]}) {opening}: at depth 1 to {n} the relative residual is "
+        f"{', '.join(parts)}, mean over {len(values)} seeds of {r.settings['images']} images. From depth 4 on the printed "
+        "column stays at 1.8e-6, which is round-off; in float64 it keeps falling."
+    )
+    return Finding(text, "table1", verdict, "table1.self_attention")
+
+
+def _work(r: Table1Result) -> Finding:
+    texts, verdicts = [], []
+    for setting in r.names:
+        none, _, skip, both = (r.decades(setting, variant)[:, -1] for variant in r.variants)
+        by_skip, by_hidden = abs(skip - none), abs(both - skip)
+        control = f"decades of the skip, paired by seed, {setting}"
+        verdicts.append(judge(mean_interval(by_hidden - by_skip), above=0.0, control=control))
+        moved = mean_interval(by_skip), mean_interval(by_hidden)
+        texts.append(
+            f"{setting}: the skip moves the residual by {moved[0]} decades, the hidden state beside it by {moved[1]}"
+        )
+    verdict = _strictest(verdicts)
+    opening = {
+        "holds": "The hidden state prevents collapse, not the skip",
+        "does not hold": "The skip prevents collapse, not the hidden state",
+        "cannot tell": "Whether the skip or the hidden state prevents collapse cannot be told",
+    }[verdict.verdict]
+    if len({one.verdict for one in verdicts}) > 1:
+        opening = "Whether the skip or the hidden state prevents collapse differs between settings"
+    text = f"{opening} (the paper credits the hidden state). At depth {r.depth}, {'; '.join(texts)}."
+    return Finding(text, "cells-0", verdict, "table1.work")
+
+
+def _alone(r: Table1Result) -> Finding:
+    depth, parts, verdicts = min(4, r.depth), [], []
+    for setting in r.names:
+        without, hidden = (r.decades(setting, variant)[:, depth - 1] for variant in r.variants[:2])
+        gain, end = mean_interval(hidden - without), r.column(setting, r.variants[1])[:, -1].mean()
+        verdicts.append(judge(gain, above=0.0, control=f"a' = 0, paired by seed, {setting}"))
+        parts.append(f"{setting}: {gain} decades higher at depth {depth}, and {end:.1g} at depth {r.depth}")
+    verdict = _strictest(verdicts)
+    opening = {
+        "holds": "the hidden state slows the collapse and does not stop it",
+        "does not hold": "the hidden state does not slow the collapse",
+        "cannot tell": "whether the hidden state slows the collapse cannot be told",
+    }[verdict.verdict]
+    return Finding(f"Without a skip {opening} ({'; '.join(parts)}).", "cells-0", verdict, "table1.slower")
+
+
+def _second_column(r: Table1Result) -> Finding:
+    printed = PRINTED["MHA"][: r.depth]
+    n = len(printed)
+    away = {(s, v): _away(r, s, v, printed) for s in r.names for v in r.variants}
+    off = {place: max(abs(span.value) for span in spans) for place, spans in away.items()}
+    setting, variant = min(off, key=lambda place: off[place])
+    ends = [f"{r.column(setting, name)[:, n - 1].mean():.2g}" for name in r.variants[2:]]
+    without = min(off[place] for place in off if place[1] in r.variants[:2])
+    text = (
+        f"The printed MHA column ({printed[0]:.2g} to {printed[-1]:.2g}) is nearest to '{setting}, {variant}', off by at most "
+        f"{off[setting, variant]:.2f} decades; at depth {n} that setting has {ends[1]} with the hidden state and {ends[0]} "
+        f"without it. Without a skip the nearest variant is off by up to {without:.0f} decades."
+    )
+    return Finding(text, "cells-1", _as_printed(away[setting, variant]), "table1.mha")
+
+
+def _bounds(r: Table1Result) -> Finding:
+    real = r.bounds[r.bounds["measured"] > r.bounds["floor"]]
+    met = real[real["spread"] <= CONDITION]
+    broken = int((~met["keeps_repaired"]).sum() + (~real["keeps_anywhere"]).sum())
+    times = {name: (part[name] / part["measured"]).median() for name, part in (("repaired", met), ("printed", real))}
+    text = (
+        f"The repaired bound {'holds' if broken == 0 else 'is violated'}: it is exceeded in {broken} of the {len(real)} layers "
+        f"above round-off (first image and seed, all variants) and, where D is at most {CONDITION:.3f} ({len(met)} layers), is "
+        f"{times['repaired']:.2g} times the measured value at the median. The printed one is {times['printed']:.1g} times the "
+        f"measured value and is exceeded in {int((~real['keeps_printed']).sum())}."
+    )
+    return Finding(
+        text, "bounds-0", judge(exactly(broken), below=1.0, control="violations beyond round-off"), "table1.bounds"
+    )

@@ -1,0 +1,93 @@
+"""What the collapse study says: by its rules, and never more than its controls allow."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+import headscape as hs
+from headscape.studies.collapse import collapse
+
+
+def by_claim(result):
+    return {f.claim: f for f in result.findings() if f.claim}
+
+
+def test_the_findings_follow_from_the_tables(vit):
+    said = by_claim(vit)
+    last = np.log10(np.maximum(vit.residual[:, :, -1], vit.floor[:, None]))
+    rank = said["collapse.rank"]
+    assert rank.text.startswith("Tokens do not collapse along depth") and rank.holds is False
+    assert f"to {10 ** last[0].mean():.3g} [" in rank.text and "(n = 8)" in rank.text
+    work = said["collapse.work"]
+    by_skip = np.mean(last[0] - last[vit.at("no skip")])
+    assert work.text.startswith("The skip keeps tokens apart, not the hidden state") and work.holds is False
+    assert f"The skip moves it by {by_skip:.3g} [" in work.text
+    assert said["collapse.work_random"].text.startswith("With random weights the skip keeps tokens apart")
+    peaks = np.mean([[s > 0.98 for s in row] for row in vit.alike_by_input("standard", "mode")])
+    assert f"above 0.98 in {100 * peaks:.3g} [" in said["collapse.population"].text
+    bounds = said["collapse.bounds"]
+    assert bounds.holds and "in 48 of 96 layers" in bounds.text and "0 standard, 48 random" in bounds.text
+    known = {figure.id for figure in vit.figures()}
+    assert len(known) == len(vit.figures()) and all(f.figure in {*known, None} for f in vit.findings())
+
+
+def test_the_other_verdicts_are_reached_by_the_same_rules(vit):
+    turned = vit.residual.copy()
+    turned[0, :, 1:] = 1e-3 * (1 + 0.1 * np.arange(8))[:, None]
+    turned[vit.at("no skip")] = turned[0]
+    said = by_claim(replace(vit, residual=turned))
+    assert said["collapse.rank"].holds and said["collapse.rank"].text.startswith("Tokens collapse along depth")
+    assert said["collapse.work"].holds and "The hidden state keeps tokens apart" in said["collapse.work"].text
+    gone = vit.residual.copy()
+    gone[0, :, 1:] = 1e-17  # beyond what float64 can tell: still collapsed, but not by how much
+    everything = replace(vit, residual=gone)
+    assert by_claim(everything)["collapse.rank"].holds
+    assert not everything.interval("standard").known and everything.interval("standard").value == vit.floor[0]
+    start = vit.residual.copy()
+    start[0] = 1e-3 * (1 + 0.1 * np.arange(8))[:, None]
+    assert not by_claim(replace(vit, residual=start))["collapse.rank"].holds  # they were alike from the start
+
+
+def test_alike_tokens_need_their_control(vit):
+    alike = np.zeros_like(vit.similarity)
+    alike[..., -1] = 10
+    everywhere = by_claim(replace(vit, similarity=alike))["collapse.population"]
+    assert everywhere.verdict == "cannot tell"  # random weights have them, too
+    alike[vit.at("random"), ..., 200], alike[vit.at("random"), ..., -1] = 10, 0
+    assert by_claim(replace(vit, similarity=alike))["collapse.population"].verdict == "holds"
+    kept = [i for i, name in enumerate(vit.variants) if not name.startswith("random")]
+    fewer = {name: getattr(vit, name)[kept] for name in ("residual", "rank", "entropy", "entropies", "floor")}
+    names = tuple(vit.variants[i] for i in kept)
+    alone = by_claim(replace(vit, variants=names, similarity=alike[kept], **fewer))["collapse.population"]
+    assert alone.verdict == "cannot tell" and "control missing" in alone.judgement.why
+
+
+def test_an_inserted_hidden_state_decides_nothing_about_trained_ones(vit):
+    """The claims are about networks trained with a hidden state."""
+    for claim in ("collapse.entropy", "collapse.removed"):
+        finding = by_claim(vit)[claim]
+        assert finding.verdict == "cannot tell" and "trained" in finding.judgement.why
+    change = (vit.entropy[vit.at("hidden")] - vit.entropy[0]).mean()
+    assert change > 0.05 and f"changes it by {change:.3g} [" in by_claim(vit)["collapse.entropy"].text
+
+
+def test_random_weights_earn_no_tick_about_what_was_learnt(vit_run, random_vit):
+    other = hs.load_model("vit-fmnist", device="cpu", random_init=2)
+    said = by_claim(collapse(vit_run, model=random_vit, control=other))
+    learnt = ("collapse.rank", "collapse.population", "collapse.removed", "collapse.work", "collapse.entropy")
+    assert not [claim for claim in learnt if said[claim].holds]
+
+
+@pytest.mark.parametrize("batches", [1, 2])
+def test_few_inputs_cannot_tell(vit_run, load, batches):
+    said = by_claim(collapse(vit_run, model=load("vit-fmnist"), batches=batches, cells=False))
+    assert said["collapse.rank"].verdict == "cannot tell" and said["collapse.population"].verdict == "cannot tell"
+
+
+def test_no_interval_below_the_precision_of_the_arithmetic(vit):
+    layers = vit.by_layer.set_index(["arm", "layer"])
+    last = layers.loc[("random, no skip", 6)]
+    assert last["residual"] == vit.floor[0] and np.isnan(last["residual_low"]) and last["n"] == 8
+    assert (layers["residual"] >= vit.floor[0]).all()
+    assert vit.by_variant.set_index("arm").loc["random, no skip", "residual_low":"residual_high"].isna().all()

@@ -1,0 +1,77 @@
+"""The pictures of the comparison."""
+
+from dataclasses import replace
+
+import numpy as np
+import pandas as pd
+import pytest
+
+ARMS = ("standard", "hidden", "skip", "both")
+
+
+@pytest.fixture
+def result(made_up):
+    return made_up({arm: [2.5, 2.53, 2.47] for arm in ARMS}, layers=6)
+
+
+def test_figures_are_complete(result):
+    from headscape.report.drawing import draw
+    from headscape.report.gather import gather
+
+    figures = {spec.id: spec for spec in result.figures()}
+    assert list(figures) == ["arms", "scores", "curves", "rates", "similarity", "violins"]
+    assert {finding.figure for finding in result.findings()} <= set(figures)
+    scene = gather([result], [])
+    for spec in figures.values():
+        assert spec.read and spec.alt and len(spec.title) <= 60
+        assert spec.kind == "table" or draw(spec, scene.sections[0], scene.heads)
+    for line in figures["curves"].data["series"]:
+        assert (np.asarray(line["low"]) <= line["y"]).all() and (line["y"] <= np.asarray(line["high"])).all()
+
+
+def test_no_layer_of_a_small_network_is_left_out_of_the_violins(result):
+    groups = result.figures()[-1].data["groups"]
+    assert [group["name"] for group in groups[::2]] == [f"layer {n}" for n in range(7)]
+    assert [group["side"] for group in groups[:2]] == ["left", "right"]
+
+
+def chosen_by(result, finalists):
+    """Three rates, the two best of them with all seeds: by the first seed 1e-3 wins, by the mean of all 3e-3."""
+    losses = {(1e-3, 0): 1.0, (1e-3, 1): 2.0, (3e-3, 0): 1.1, (3e-3, 1): 1.1, (9e-3, 0): 5.0}
+    if finalists == 1:
+        del losses[3e-3, 1]
+    best = 1e-3 if finalists == 1 else 3e-3
+    trials = [
+        {
+            "arm": arm,
+            "rate": rate,
+            "seed": seed,
+            "chosen": rate == best,
+            "valid_loss": loss,
+            "test_loss": 1.0,
+            "score": 1.0,
+        }
+        | {"steps": 10, "stopped_early": False, "diverged": False}
+        for arm in ARMS
+        for (rate, seed), loss in losses.items()
+    ]
+    settings = dict(result.settings) | {"rates": [1e-3, 3e-3, 9e-3], "seeds": [0, 1], "finalists": finalists}
+    curves = pd.DataFrame(
+        [{"arm": arm, "rate": best, "seed": 0, "step": 1, "train": 1.0, "valid": 1.0} for arm in ARMS]
+    )
+    return replace(result, trials=pd.DataFrame(trials), settings=settings, curves=curves)
+
+
+def test_one_finalist_is_chosen_by_the_first_seed(result):
+    figure = next(f for f in chosen_by(result, 1).figures() if f.id == "rates")
+    assert [line["y"].tolist() for line in figure.data["series"]] == [[1.0, 1.1, 5.0]] * 4
+    assert "of the first seed at each rate tried; each arm takes its lowest" in figure.read
+
+
+def test_several_finalists_are_chosen_by_the_mean_of_all_seeds(result):
+    figure = next(f for f in chosen_by(result, 2).figures() if f.id == "rates")
+    whole, first = figure.data["series"][:2]
+    assert whole["x"].tolist() == [1e-3, 3e-3] and whole["y"].tolist() == [1.5, 1.1]  # the rate taken is the lowest
+    assert first["y"].tolist() == [1.0, 1.1, 5.0] and first["dash"] == "dot"
+    assert "the best 2 rates of each arm were run with all 2 seeds; each arm takes the lowest mean" in figure.read
+    assert "One seed chooses" not in figure.caveat

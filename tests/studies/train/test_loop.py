@@ -1,0 +1,100 @@
+"""One training run."""
+
+import json
+import math
+
+import numpy as np
+import pytest
+import torch
+
+from headscape.collapse.similarity import BINS, points_of
+from headscape.hopfield.networks import NetworkConfig, Transformer, arm
+from headscape.studies.train.data import text_data
+from headscape.studies.train.loop import Plan, Trial, run_trial, token_similarity
+
+
+def plan_of(network, **changes):
+    return Plan(
+        **{"network": network, "steps": 12, "batch": 4, "warmup": 2, "weight_decay": 0.1, "evaluations": 3} | changes
+    )
+
+
+def run(path, plan, data, trial, tick=None):
+    """The log of a run."""
+    run_trial(path, plan, data, trial, 1, tick)
+    return json.loads(path.read_text())
+
+
+@pytest.mark.parametrize("kind", ["gpt", "xl"])
+def test_a_killed_run_goes_on_to_the_same_numbers(text, tmp_path, kind):
+    data = text_data(text, tokens=16)
+    plan = plan_of(NetworkConfig(kind, 2, 2, 16, tokens=16, memory=16 if kind == "xl" else 0, dropout=0.1))
+    trial = Trial("both", arm("both"), 1e-2, 0)
+    whole = run(tmp_path / "whole.json", plan, data, trial)
+    ticks = []
+
+    def kill():
+        ticks.append(1)
+        if len(ticks) == 2:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        run(tmp_path / "cut.json", plan, data, trial, kill)
+    assert (tmp_path / "cut.checkpoint").is_file() and not (tmp_path / "cut.json").exists()
+    resumed = run(tmp_path / "cut.json", plan, data, trial)
+    assert resumed == whole
+    weights = [(tmp_path / f"{name}.safetensors").read_bytes() for name in ("whole", "cut")]
+    assert weights[0] == weights[1]
+    assert not (tmp_path / "cut.checkpoint").exists()
+
+
+def test_learning_and_early_stop(text, tmp_path):
+    data = text_data(text, tokens=16)
+    network = NetworkConfig("gpt", 2, 2, 32, tokens=16)
+    trial = Trial("both", arm("both"), 1e-2, 0)
+    log = run(tmp_path / "a.json", plan_of(network, steps=150, batch=8), data, trial)
+    assert log["test"]["loss"] < 1.5 < math.log(256) and log["curve"][-1]["loss"] < log["curve"][0]["loss"]
+    assert not log["stopped_early"] and log["steps"] == 150
+    stuck = plan_of(network, steps=40, evaluations=20, patience=2)
+    log = run(tmp_path / "b.json", stuck, data, Trial("both", arm("both"), 1e-30, 0))
+    assert log["stopped_early"] and log["steps"] < 40
+
+
+def test_the_loss_is_the_mean_negative_log_probability(text, tmp_path):
+    data = text_data(text, tokens=16)
+    plan = plan_of(NetworkConfig("gpt", 1, 2, 8, tokens=16), test_batches=3)
+    log = run(tmp_path / "log.json", plan, data, Trial("hidden", arm("hidden"), 1e-2, 0))
+    from safetensors.torch import load_file
+
+    network = Transformer(plan.network, arm("hidden")).eval()
+    state = load_file(tmp_path / "log.safetensors")
+    network.load_state_dict(state | {"head.weight": state["embedding.weight"]})
+    total, count = 0.0, 0
+    for x, y in data.examples("test", 3, plan.network):
+        with torch.no_grad():
+            probs = network(x).logits.double().softmax(-1)
+        for b in range(x.shape[0]):
+            for i in range(16):
+                total, count = total - math.log(probs[b, i, y[b, i]]), count + 1
+    assert log["test"]["loss"] == pytest.approx(total / count, rel=1e-5)
+
+
+@pytest.mark.parametrize("kind", ["gpt", "vit"])
+def test_token_similarity_pair_by_pair(kind):
+    """On text the same token twice is left out; an image has no tokens that are the same by name."""
+    config = NetworkConfig(kind, 2, 2, 8, tokens=6, patch=14)
+    network = Transformer(config, arm("both")).eval()
+    torch.manual_seed(0)
+    x = torch.randint(0, 3, (2, 6)) if kind == "gpt" else torch.randn(2, 1, 28, 28)
+    got = token_similarity(network, [x])
+    with torch.no_grad():
+        hidden = network(x).hidden
+    n = hidden[0].shape[1]
+    pairs = [(b, i, j) for b in range(2) for i in range(n) for j in range(i) if kind == "vit" or x[b, i] != x[b, j]]
+    assert kind == "vit" or 0 < len(pairs) < 2 * 15
+    for layer, h in enumerate(hidden):
+        values = [float(torch.dot(h[b, i], h[b, j]) / h[b, i].norm() / h[b, j].norm()) for b, i, j in pairs]
+        assert got["mean"][layer] == pytest.approx(np.mean(values), abs=1e-5)
+        assert got["aligned"][layer] == pytest.approx(np.mean(np.array(values) > 0.99), abs=1e-9)
+        assert sum(got["counts"][layer]) == len(pairs)
+        np.testing.assert_allclose(np.sort(values), points_of(got["counts"][layer], n=len(pairs)), atol=2 / BINS)
