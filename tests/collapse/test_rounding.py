@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from headscape.collapse.bounds import BOUNDS, LayerBounds, layer_bounds, named_bounds
+from headscape.collapse.bounds import BOUNDS, LayerBounds, corrected_d3, layer_bounds, named_bounds
 from headscape.collapse.residual import norm_1inf
 
 
@@ -38,3 +38,9 @@ def test_the_floor_is_the_round_off_of_what_the_layer_puts_out():
     found = layer_bounds(X, 700 * np.eye(5)[None], W)  # every token attends to itself: all is left
     kept = (X - X.mean(axis=0)) @ W[0]
     assert found.floor == pytest.approx(5 * np.finfo(float).eps * norm_1inf(kept), rel=1e-9)
+
+
+@pytest.mark.parametrize("log", [708.0, 709.9, 800.0])
+def test_a_bound_beyond_the_largest_double_is_infinite(log):
+    found = corrected_d3(1.0, 0.0, np.exp(log / 3), depth=1)  # R^3
+    assert found == (pytest.approx(np.exp(log), rel=1e-9) if log < 709 else np.inf)
