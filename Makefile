@@ -1,17 +1,26 @@
 # Two commands do everything: `make demo` and `make test`. Both keep their environment in .venv and are quick again.
+# While working: `make check`, the quick half of `make test`. Now and then: `make mutants`, to test the tests.
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 MODELS := smollm2-135m minilm-l6 gemma3-270m mpnet-base
 export OMP_NUM_THREADS ?= 2
 
-.PHONY: demo test lint fetch browser bench clean
+TEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadgroup
+COVERED := 0 # percent of the lines that the quick tests must reach: just below what they do
+
+.PHONY: demo test check lint fetch browser mutants slow bench clean
 
 demo: $(VENV)/.run
 	$(BIN)/headscape demo
 
+# coverage is that of the quick tests: it makes them take longer by half, which all of them together could not afford
 test: $(VENV)/.dev lint fetch browser
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadgroup
+	$(TEST) -m "not slow" --cov=headscape --cov-report=term:skip-covered --cov-fail-under=$(COVERED)
+	$(TEST) -m slow
+
+check: $(VENV)/.dev lint
+	$(TEST) -m "not slow"
 
 lint: $(VENV)/.dev
 	$(BIN)/ruff check .
@@ -26,6 +35,14 @@ fetch: $(VENV)/.dev
 browser:
 	@test -n "$$HEADSCAPE_CHROMIUM" || command -v chromium >/dev/null || command -v google-chrome >/dev/null || \
 	  { apt-get update -qq && apt-get install -y -qq --no-install-recommends chromium fonts-dejavu-core; }
+
+# for example: make mutants ARGS="-n 20 --only geometry --seed 3"
+mutants: $(VENV)/.dev fetch
+	nice $(BIN)/python scripts/mutants.py $(ARGS)
+
+# which tests take more than a second of the processor: writes tests/slow.txt
+slow: $(VENV)/.dev fetch browser
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest --write-slow
 
 bench: $(VENV)/.dev
 	for file in benchmarks/[a-z]*.py; do $(BIN)/python $$file || exit 1; done

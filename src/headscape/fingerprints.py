@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import time
 from collections.abc import Iterable
 from contextlib import suppress
 from pathlib import Path
@@ -15,6 +16,9 @@ import platformdirs
 from headscape.storage import write_json
 
 __all__ = ["cache_root", "digest", "file_hash", "full_hash", "joint_hash"]
+
+SETTLED_NS = 2 * 10**9
+"""Age in ns from which a file's times tell it from what is written next; clocks of file systems tick as slowly as that."""
 
 
 def cache_root() -> Path:
@@ -50,7 +54,7 @@ def file_hash(path: Path) -> str:
         if known["path"] == str(path) and known["state"] == now:
             return str(known["sha256"])
     found = full_hash(path)
-    if _state(path) == now:  # not written to meanwhile
+    if _state(path) == now and time.time_ns() - max(now[1:3]) > SETTLED_NS:  # not written to meanwhile, or just before
         with suppress(OSError):  # a cache that cannot be written costs time, nothing else
             write_json(note, {"path": str(path), "state": now, "sha256": found})
     return found

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 import socket
@@ -43,11 +44,16 @@ class Holder:
         return f"process {self.pid} on {self.host}, since {self.started}"
 
 
-def _birth(pid: int) -> str:
+def _facts(pid: int) -> list[str]:
+    """What /proc says of a process: its state first, when it began at 19; nothing where there is no /proc."""
     try:
-        return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[19]
+        return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()
     except (OSError, IndexError):
-        return ""
+        return []
+
+
+def _birth(pid: int) -> str:
+    return "".join(_facts(pid)[19:20])
 
 
 def _alive(pid: int) -> bool:
@@ -57,7 +63,7 @@ def _alive(pid: int) -> bool:
         return False
     except PermissionError:
         pass
-    return True
+    return _facts(pid)[:1] != ["Z"]  # ended, and nobody has asked for its exit code
 
 
 def _stale(path: Path, holder: Holder | None) -> bool:
@@ -95,8 +101,8 @@ def locked(path: Path, what: str, say: Callable[[str], None], wait: bool = False
     """
     new = not path.parent.exists()
     path.parent.mkdir(parents=True, exist_ok=True)
-    told = False
-    while not _take(path):
+    told, me = False, Holder.me()
+    while not _take(path, me):
         holder = _holder(path)
         if _stale(path, holder):
             _clear(path, holder)
@@ -117,16 +123,16 @@ def locked(path: Path, what: str, say: Callable[[str], None], wait: bool = False
     finally:
         over.set()
         beat.join()
-        path.unlink(missing_ok=True)
+        _clear(path, me)
         if new:
             with suppress(OSError):  # a folder made for the lock alone goes with it
                 path.parent.rmdir()
 
 
-def _take(path: Path) -> bool:
+def _take(path: Path, me: Holder) -> bool:
     """Make the lock file whole at once, unless it is there."""
     own = path.with_name(f"{path.name}.{os.getpid()}.{threading.get_ident()}")
-    own.write_text(json.dumps(vars(Holder.me())), encoding="utf-8")
+    own.write_text(json.dumps(vars(me)), encoding="utf-8")
     try:
         os.link(own, path)
     except FileExistsError:
@@ -143,9 +149,18 @@ def _take(path: Path) -> bool:
 
 
 def _clear(path: Path, holder: Holder | None) -> None:
-    """Take a stale lock away, unless another process has done so and holds a new one."""
-    if _holder(path) == holder:
-        path.unlink(missing_ok=True)
+    """Take the lock of a holder away, unless another process has done so and holds a new one; one process at a time."""
+    try:
+        folder = os.open(path.parent, os.O_RDONLY)
+    except FileNotFoundError:
+        return
+    try:
+        with suppress(OSError):  # a file system without such locks
+            fcntl.flock(folder, fcntl.LOCK_EX)
+        if _holder(path) == holder:
+            path.unlink(missing_ok=True)
+    finally:
+        os.close(folder)
 
 
 def _beat(path: Path, over: threading.Event) -> None:

@@ -32,22 +32,40 @@ def save_record(record: Any, folder: Path, **facts: Any) -> None:
     JSON knows. `facts` go into result.json beside the fields.
     """
     arrays: dict[str, npt.NDArray[Any]] = {}
+    taken: set[str] = set()
+
+    def own(name: str) -> str:
+        """A name that is not taken: keys of mappings may make two places read alike."""
+        while name in taken:
+            name += "_"
+        taken.add(name)
+        return name
 
     def plain(value: Any, place: str) -> Any:
         if isinstance(value, np.ndarray):
+            place = own(place)
             arrays[place] = value
             return {"$array": place}
         if isinstance(value, PartitionTree):
+            place = own(place)
             arrays[f"{place}/labels"], arrays[f"{place}/order"] = value.labels, value.order
             return {"$tree": place}
         if isinstance(value, pd.DataFrame):
-            write_table(folder / f"{place.replace('/', '-')}.csv", value)
-            return {"$table": place.replace("/", "-"), "columns": {str(c): str(d) for c, d in value.dtypes.items()}}
+            name = own(place.replace("/", "-"))
+            write_table(folder / f"{name}.csv", value)
+            columns = {str(c): str(d) for c, d in value.dtypes.items()}
+            return {
+                "$table": name,
+                "columns": columns,
+                "cells": {str(c): plain(value[c].tolist(), "") for c in _mixed(value)},
+            }
         if dataclasses.is_dataclass(value):
             return {f.name: plain(getattr(value, f.name), f"{place}/{f.name}") for f in dataclasses.fields(value)}
         if hasattr(value, "_asdict"):
             return {name: plain(each, f"{place}/{name}") for name, each in value._asdict().items()}
         if isinstance(value, Mapping):
+            if not all(isinstance(name, (str, int)) for name in value):
+                raise TypeError(f"{place}: the keys of a mapping are text or integers, not {next(iter(value))!r}")
             return {str(name): plain(each, f"{place}/{name}") for name, each in value.items()}
         if isinstance(value, (list, tuple)):
             return [plain(each, f"{place}/{i}") for i, each in enumerate(value)]
@@ -96,7 +114,7 @@ class _Reader:
                 place = value["$tree"]
                 return PartitionTree.from_labels(self.arrays[f"{place}/labels"], order=self.arrays[f"{place}/order"])
             if "$table" in value:
-                return _read_table(self.folder / f"{value['$table']}.csv", value["columns"])
+                return _read_table(self.folder / f"{value['$table']}.csv", value["columns"], value["cells"])
         origin, inside = get_origin(hint), get_args(hint)
         if value is not None and origin in (Union, types.UnionType):
             return self.typed(value, next(arm for arm in inside if arm is not type(None)))
@@ -104,8 +122,8 @@ class _Reader:
             if isinstance(hint, type) and (dataclasses.is_dataclass(hint) or hasattr(hint, "_fields")):
                 hints = get_type_hints(hint)
                 return hint(**{name: self.typed(each, hints[name]) for name, each in value.items()})
-            of = inside[1] if origin is not None and len(inside) == 2 else Any
-            return {name: self.typed(each, of) for name, each in value.items()}
+            key, of = inside if origin is not None and len(inside) == 2 else (str, Any)
+            return {int(name) if key is int else name: self.typed(each, of) for name, each in value.items()}
         if isinstance(value, list):
             if origin is tuple and inside[-1] is not Ellipsis:
                 return tuple(self.typed(each, of) for each, of in zip(value, inside, strict=True))
@@ -114,16 +132,24 @@ class _Reader:
         return value
 
 
-def _read_table(path: Path, columns: Mapping[str, str]) -> pd.DataFrame:
+def _mixed(frame: pd.DataFrame) -> list[Any]:
+    """Columns that a CSV file cannot bring back: cells of several kinds, and text that may be missing."""
+    return [c for c, d in frame.dtypes.items() if d == "object" or (pd.api.types.is_string_dtype(d) and frame[c].hasnans)]
+
+
+def _read_table(path: Path, columns: Mapping[str, str], cells: Mapping[str, Sequence[Any]]) -> pd.DataFrame:
     if not columns:
         return pd.DataFrame()
     numbers = [name for name, dtype in columns.items() if dtype.startswith("float")]
-    return pd.read_csv(
+    frame = pd.read_csv(
         path,
         dtype={name: "float64" if name in numbers else dtype for name, dtype in columns.items()},
         keep_default_na=False,
         na_values={name: ["", "nan", "NaN"] for name in numbers},
+        lineterminator="\n",  # text may hold a carriage return
     )
+    kept = {name: pd.Series(values, dtype=columns[name]) for name, values in cells.items()}
+    return frame.astype({name: columns[name] for name in numbers}).assign(**kept)
 
 
 def as_records(frame: pd.DataFrame) -> Sequence[dict[str, Any]]:
