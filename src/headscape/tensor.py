@@ -10,6 +10,7 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from headscape.checks import check_finite, integer, one_of
 from headscape.errors import InputError
 
 __all__ = [
@@ -59,15 +60,6 @@ class HeadId(NamedTuple):
             return cls(block, int(layer), int(head))
         except ValueError:
             raise InputError(f"'{text}' is not a head; write BLOCK.LAYER.HEAD, as in decoder.3.7") from None
-
-
-def check_finite(values: npt.NDArray[Any], axes: Sequence[str]) -> None:
-    """Raise an `InputError` that names axis and index of the first NaN or infinity."""
-    bad = ~np.isfinite(values)
-    if bad.any():
-        index = np.unravel_index(int(np.argmax(bad)), values.shape)
-        where = ", ".join(f"{axis} {i}" for axis, i in zip(axes, index, strict=True))
-        raise InputError(f"{values[index]} at {where} ({int(bad.sum())} such entries); remove or replace them first")
 
 
 def block_bounds(n: int, pool: int) -> npt.NDArray[np.int64]:

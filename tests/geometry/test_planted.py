@@ -32,7 +32,7 @@ def test_clusters_are_balanced_and_nested(axis, size, fine):
     assert np.array_equal(labels["coarse"], labels["fine"] // (fine // 4))
 
 
-def test_blocks_without_noise_are_constant_on_fine_blocks_and_standardised():
+def test_blocks_without_noise_are_constant_on_fine_blocks_and_standardized():
     P = planted("blocks", (32, 48, 16), noise=0.0, random_state=1)
     q, k, h = (P.labels[axis]["fine"] for axis in AXES)
     block = (q[:, None, None] * 16 + k[None, :, None]) * 8 + h[None, None, :]

@@ -173,14 +173,14 @@ def test_history_measures_change_and_compression(tensor, fitted):
 
 
 def test_compression_is_the_ratio_to_shuffled_leaves(tensor, fitted):
-    organised = np.abs(haar_transform(tensor, fitted.trees_)).sum()
+    organized = np.abs(haar_transform(tensor, fitted.trees_)).sum()
     rng = np.random.default_rng(5)
     shuffled = [
         np.abs(haar_transform(tensor[np.ix_(*(rng.permutation(n) for n in tensor.shape))], fitted.trees_)).sum()
         for _ in range(20)
     ]
     measured = CompressionSample(tensor, 0).compression(fitted.trees_)
-    assert measured == pytest.approx(organised / np.mean(shuffled), rel=0.02)
+    assert measured == pytest.approx(organized / np.mean(shuffled), rel=0.02)
     noise = rng.normal(size=tensor.shape)
     assert CompressionSample(noise, 0).compression(fitted.trees_) == pytest.approx(1, abs=0.05)
     assert CompressionSample(np.zeros((3, 4)), 0).compression(Questionnaire().fit(np.ones((3, 4))).trees_) == 1.0
@@ -189,11 +189,11 @@ def test_compression_is_the_ratio_to_shuffled_leaves(tensor, fitted):
 def test_a_sample_of_a_large_array_tells_the_same():
     P = planted("blocks", (128, 96, 40), noise=0.5)
     q = Questionnaire(n_iter=1).fit(P.values)
-    organised = np.abs(haar_transform(P.values, q.trees_)).sum()
+    organized = np.abs(haar_transform(P.values, q.trees_)).sum()
     rng = np.random.default_rng(1)
     mixed = P.values[np.ix_(*(rng.permutation(n) for n in P.values.shape))]
     assert q.history_[0].compression == pytest.approx(
-        organised / np.abs(haar_transform(mixed, q.trees_)).sum(), abs=0.05
+        organized / np.abs(haar_transform(mixed, q.trees_)).sum(), abs=0.05
     )
 
 

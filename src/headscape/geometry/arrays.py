@@ -12,10 +12,11 @@ from typing import Any, Protocol, runtime_checkable
 import numpy as np
 import numpy.typing as npt
 
+from headscape.checks import check_finite
 from headscape.errors import InputError
 from headscape.tensor import AXES, AttentionTensor
 
-__all__ = ["LazyArray", "as_lazy", "as_values", "block_range", "blocks", "per_axis", "value_range"]
+__all__ = ["LazyArray", "as_lazy", "as_values", "blocks", "per_axis", "value_range"]
 
 _BLOCK = 2**26
 """Bytes looked at together."""
@@ -71,7 +72,7 @@ def as_lazy(X: AttentionTensor | LazyArray | npt.ArrayLike) -> tuple[npt.NDArray
 
 
 def as_values(X: AttentionTensor | LazyArray | npt.ArrayLike) -> tuple[npt.NDArray[Any], tuple[str, ...]]:
-    """Return the array, in memory, and the names of its axes, after looking for what cannot be organised.
+    """Return the array, in memory, and the names of its axes, after looking for what cannot be organized.
 
     Raises
     ------
@@ -104,21 +105,8 @@ def value_range(values: npt.NDArray[Any] | LazyArray, names: tuple[str, ...]) ->
     InputError
         If an entry is NaN or infinite; the message names axis and index.
     """
-    ranges = [block_range(block, start, names) for start, block in blocks(values)]
+    ranges = [check_finite(block, names, start) for start, block in blocks(values)]
     return min(low for low, _ in ranges), max(high for _, high in ranges)
-
-
-def block_range(block: npt.NDArray[Any], start: int, names: tuple[str, ...]) -> tuple[float, float]:
-    """Smallest and largest entry of a block that begins at `start`; raises as `value_range`."""
-    low, high = float(block.min()), float(block.max())  # NaN if one is there
-    if math.isfinite(low) and math.isfinite(high):
-        return low, high
-    bad = ~np.isfinite(block)
-    if not bad.any():  # a long double beyond the range of float64
-        raise InputError(f"an entry at {names[0]} {start} or after it is beyond the range of float64")
-    first, *rest = np.unravel_index(int(np.argmax(bad)), block.shape)
-    where = ", ".join(f"{axis} {i}" for axis, i in zip(names, (first + start, *rest), strict=True))
-    raise InputError(f"{block[(first, *rest)]} at {where}; remove or replace such entries first")
 
 
 def _is_lazy(X: object) -> bool:

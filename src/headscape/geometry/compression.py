@@ -45,6 +45,6 @@ class CompressionSample:
         """l1 norm of the Haar coefficients over its mean for shuffled leaves; 1 for an array of zeros."""
         small = [tree.restrict(kept) for tree, kept in zip(trees, self._leaves, strict=True)]
         coefficients = haar_transform(self._stack, [None, *small])
-        organised, *shuffled = (float(np.abs(part).sum()) for part in coefficients)
+        organized, *shuffled = (float(np.abs(part).sum()) for part in coefficients)
         null = sum(shuffled) / len(shuffled)
-        return organised / null if null > 0 else 1.0
+        return organized / null if null > 0 else 1.0

@@ -22,7 +22,7 @@ FloatArray = npt.NDArray[np.float64]
 
 @dataclass(frozen=True, eq=False)
 class Consensus:
-    """What several organisations agree on, for one axis of length n."""
+    """What several organizations agree on, for one axis of length n."""
 
     distances: FloatArray
     """(n, n); mean of the distances, each over its median."""

@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from headscape.errors import InputError
-from headscape.geometry._compiled import n_threads
+from headscape.compiled import n_threads
 from headscape.geometry.arrays import LazyArray, as_lazy, as_values
 from headscape.geometry.folder_means import Slices, chunks_of, folder_weights
 from headscape.geometry.l1 import ROWS, symmetric

@@ -1,4 +1,4 @@
-"""What organising an array will take: memory, disk, and time by rates measured on this machine."""
+"""What organizing an array will take: memory, disk, and time by rates measured on this machine."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import scipy.linalg
 
 from headscape.errors import InputError
 from headscape.geometry import sketch
-from headscape.geometry._compiled import n_threads
+from headscape.compiled import n_threads
 from headscape.geometry.build import folder_counts
 from headscape.geometry.diffusion import one_blas_thread
 from headscape.geometry.folder_means import chunks_of, fill_means

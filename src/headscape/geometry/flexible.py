@@ -7,7 +7,7 @@ import numpy.typing as npt
 from scipy.sparse.csgraph import connected_components
 from scipy.spatial.distance import pdist, squareform
 
-from headscape.geometry._compiled import compiled
+from headscape.compiled import compiled
 from headscape.geometry.diffusion import Spectrum, one_blas_thread
 
 __all__ = ["flexible_levels"]

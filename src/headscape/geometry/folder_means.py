@@ -9,7 +9,7 @@ from typing import Any, NamedTuple, Protocol
 import numpy as np
 import numpy.typing as npt
 
-from headscape.geometry._compiled import compiled, run_tasks
+from headscape.compiled import compiled, run_tasks
 from headscape.geometry.l1 import ROWS
 from headscape.tree import PartitionTree
 

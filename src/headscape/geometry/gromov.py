@@ -31,10 +31,10 @@ RANKS = np.unique(np.geomspace(1, 99, 20).round().astype(int))
 """Numbers of coefficients at which energy curves are compared: equal steps of log rank among the 100 largest supports
 that the organize study keeps, the constant not counted."""
 COOLING = (0.3, 0.2, 0.1, 0.07, 0.05, 0.03, 0.02)
-"""Entropic regularisations in the order of the annealed start, in units of the squared median distance. On the bundled
+"""Entropic regularizations in the order of the annealed start, in units of the squared median distance. On the bundled
 models it ends at or below the best of 100 random starts in five pairs of six."""
 COOLING_STEPS, SCALINGS = 40, 60
-"""Steps at each regularisation, and Sinkhorn scalings in each; half as many leave distances up to 2 % larger."""
+"""Steps at each regularization, and Sinkhorn scalings in each; half as many leave distances up to 2 % larger."""
 
 
 class Match(NamedTuple):

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from headscape.geometry._compiled import compiled, n_threads, run_tasks
+from headscape.compiled import compiled, n_threads, run_tasks
 
 __all__ = ["COLUMNS", "ROWS", "add_cross_l1", "add_pairwise_l1", "pairwise_l1", "symmetric"]
 

@@ -20,7 +20,7 @@ _SQUARES_KEPT = 4
 _SQUARES_PASSING = 6
 """(n, n) matrices at work at a time, for the longest axis: sums and their mirror, linkage, eigenvectors."""
 _SQUARES_COSINE = 3
-"""(n, n) matrices of the first cosines, where an axis is organised by neighbours afterwards."""
+"""(n, n) matrices of the first cosines, where an axis is organized by neighbours afterwards."""
 _NEIGHBOUR = 16
 """Numbers a slice holds for each neighbour: distance, affinity and their indices, twice, now and the round before."""
 _READ_ENTRY = 16
@@ -48,10 +48,10 @@ def keeps_layouts(shape: tuple[int, ...], max_memory: float) -> bool:
 
 
 def memory_estimate(shape: tuple[int, ...], max_memory: float = math.inf, n_neighbours: int | None = None) -> float:
-    """Bytes that organising an array of this shape in memory takes at its peak, beside the array given.
+    """Bytes that organizing an array of this shape in memory takes at its peak, beside the array given.
 
     An axis of 4,000 costs 4 x 128 MB to hold and 6 x 128 MB to work on, whatever the others are. With `n_neighbours`
-    one of more than 5,000 is counted as organised by neighbours.
+    one of more than 5,000 is counted as organized by neighbours.
 
     >>> f"{memory_estimate((256, 256, 128)):.2e}"
     '2.06e+08'
@@ -65,7 +65,7 @@ def memory_estimate(shape: tuple[int, ...], max_memory: float = math.inf, n_neig
 
 
 def disk_memory_estimate(shape: tuple[int, ...], threads: int = 1, n_neighbours: int | None = None) -> float:
-    """Bytes of memory that organising an array takes at least when it stays on disk.
+    """Bytes of memory that organizing an array takes at least when it stays on disk.
 
     >>> f"{disk_memory_estimate((1024, 1024, 1000)):.2e}"
     '2.16e+08'
@@ -104,7 +104,7 @@ def plan_memory(
     if least > max_memory:
         longest = max(range(len(shape)), key=lambda axis: shape[axis])
         raise InputError(
-            f"organising shape {shape} takes about {least / 1e9:.2g} GB, max_memory is {max_memory / 1e9:.2g} GB; "
+            f"organizing shape {shape} takes about {least / 1e9:.2g} GB, max_memory is {max_memory / 1e9:.2g} GB; "
             f"raise max_memory, or shorten axis '{names[longest]}' of length {shape[longest]}"
         )
     return Plan(True, max_memory, float(scratch_bytes(shape, itemsize)), max_memory - fixed)

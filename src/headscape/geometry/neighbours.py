@@ -34,7 +34,7 @@ IntArray = npt.NDArray[np.intp]
 Tile = tuple[int, int, FloatArray]
 
 NEIGHBOURS_FROM = 5000
-"""Leaves from which on an axis is organised by neighbours."""
+"""Leaves from which on an axis is organized by neighbours."""
 LANDMARKS = 512
 """Slices that all others are compared with; at least one more than there are neighbours."""
 _ROWS = 256

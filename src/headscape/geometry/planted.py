@@ -52,10 +52,10 @@ def planted(
     ----------
     kind
         * "blocks": 4 x 4 x 4 coarse and 16 x 16 x 8 fine clusters; N(0, 1) a coarse block + 0.5 N(0, 1) a fine block,
-          standardised, + noise N(0, 1).
+          standardized, + noise N(0, 1).
         * "softmax": softmax over keys of 2 (such a signal with its noise).
         * "smooth": Haar synthesis on dyadic trees, coefficients N(0, 1) volume^(0.6 + 1/2) with volume the product of
-          support fractions, standardised, + noise N(0, 1). Sides must be powers of two. Same cluster counts.
+          support fractions, standardized, + noise N(0, 1). Sides must be powers of two. Same cluster counts.
         * "low_rank": softmax over keys of 2 (Qc Kc^T + Qf Kf^T) / sqrt(8) + noise N(0, 1); factors of rank 4, the
           coarse ones shared by pairs of the 8 head clusters. Only heads carry labels.
     shape
@@ -102,7 +102,7 @@ def _labels(shape: tuple[int, int, int]) -> Labels:
     }
 
 
-def _standardise(signal: FloatArray) -> FloatArray:
+def _standardize(signal: FloatArray) -> FloatArray:
     standard: FloatArray = (signal - signal.mean()) / signal.std()
     return standard
 
@@ -117,7 +117,7 @@ def _blocks(shape: tuple[int, int, int], noise: float, rng: np.random.Generator)
     labels = _labels(shape)
     coarse = rng.standard_normal(_COARSE)[np.ix_(*(labels[axis]["coarse"] for axis in AXES))]
     fine = rng.standard_normal(_FINE)[np.ix_(*(labels[axis]["fine"] for axis in AXES))]
-    return _standardise(coarse + 0.5 * fine) + noise * rng.standard_normal(shape), labels
+    return _standardize(coarse + 0.5 * fine) + noise * rng.standard_normal(shape), labels
 
 
 def _softmax_blocks(shape: tuple[int, int, int], noise: float, rng: np.random.Generator) -> tuple[FloatArray, Labels]:
@@ -147,7 +147,7 @@ def _smooth(shape: tuple[int, int, int], noise: float, rng: np.random.Generator)
     volume = q[:, None, None] * k[None, :, None] * h[None, None, :]
     coefficients = rng.standard_normal(shape) * volume ** (_DECAY + 0.5)
     signal = np.einsum("abc,aq,bk,ch->qkh", coefficients, Q, K, H, optimize=True)
-    return _standardise(signal) + noise * rng.standard_normal(shape), _labels(shape)
+    return _standardize(signal) + noise * rng.standard_normal(shape), _labels(shape)
 
 
 def _low_rank(shape: tuple[int, int, int], noise: float, rng: np.random.Generator) -> tuple[FloatArray, Labels]:

@@ -1,4 +1,4 @@
-"""The questionnaire: organise every axis of an array by the trees of the others, in turns."""
+"""The questionnaire: organize every axis of an array by the trees of the others, in turns."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from sklearn.base import BaseEstimator
 
 from headscape.errors import InputError
 from headscape.geometry import neighbours, sketch
-from headscape.geometry._compiled import n_threads, run_tasks
+from headscape.compiled import n_threads, run_tasks
 from headscape.geometry.affinity import dual_affinity, median_distance
 from headscape.geometry.arrays import LazyArray, as_lazy, per_axis
 from headscape.geometry.build import BuildOptions, build_tree, check_builder
@@ -55,7 +55,7 @@ class Iteration:
 
 
 class Questionnaire(BaseEstimator):  # type: ignore[misc]  # scikit-learn is untyped
-    """Organise an array: a tree, a distance and an affinity for each of its axes, each seen through the others.
+    """Organize an array: a tree, a distance and an affinity for each of its axes, each seen through the others.
 
     Trees of all axes but the head's start from cosines. Each iteration then compares the slices of the head axis
     through the trees of the others (`tree_distance`), builds its tree from that, and goes on with axis 0, 1, ...
@@ -89,7 +89,7 @@ class Questionnaire(BaseEstimator):  # type: ignore[misc]  # scikit-learn is unt
     sketch_columns
         How many tuples a sketch keeps, about; the error falls with the root of it.
     n_neighbours
-        An axis of more than 5,000 leaves is organised by this many neighbours of each, if the tree is "ward": its
+        An axis of more than 5,000 leaves is organized by this many neighbours of each, if the tree is "ward": its
         distances and affinities are scipy sparse arrays of neighbours, see `slice_neighbours` and `neighbour_tree`.
         None compares all pairs however many there are.
     max_memory
@@ -107,7 +107,7 @@ class Questionnaire(BaseEstimator):  # type: ignore[misc]  # scikit-learn is unt
     ----------
     trees_, distances_, affinities_, orders_
         Named tuples in axis order: ``trees_[2]`` is ``trees_.head`` (axis0, axis1, .. for a plain array). Distances are
-        in the units of the array. ``X[np.ix_(*orders_)]`` is the organised array.
+        in the units of the array. ``X[np.ix_(*orders_)]`` is the organized array.
     sketch_error_
         One number an axis: the relative error that 95 % of the distances are within, as estimated; 0 where exact.
     history_
@@ -178,7 +178,7 @@ class Questionnaire(BaseEstimator):  # type: ignore[misc]  # scikit-learn is unt
         return cls(**(settings | changes))
 
     def fit(self, X: AttentionTensor | LazyArray | npt.ArrayLike, y: object = None) -> Questionnaire:
-        """Organise an array of order two or more.
+        """Organize an array of order two or more.
 
         Parameters
         ----------
@@ -260,7 +260,7 @@ class Questionnaire(BaseEstimator):  # type: ignore[misc]  # scikit-learn is unt
         return BuildOptions(self.markov_alpha, self.n_eigenvectors, self.merge_scale)
 
     def _by_neighbours(self, n: int) -> int | None:
-        """How many neighbours an axis of n leaves is organised by; None for all pairs."""
+        """How many neighbours an axis of n leaves is organized by; None for all pairs."""
         return self.n_neighbours if n > neighbours.NEIGHBOURS_FROM and self.tree == "ward" else None
 
     def _affinity_and_tree(self, D: FloatArray | neighbours.NeighbourGraph) -> tuple[Any, PartitionTree]:

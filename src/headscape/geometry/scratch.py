@@ -13,9 +13,10 @@ from typing import IO, Any
 import numpy as np
 import numpy.typing as npt
 
+from headscape.checks import check_finite
 from headscape.errors import InputError
-from headscape.geometry._compiled import run_tasks
-from headscape.geometry.arrays import LazyArray, block_range, blocks
+from headscape.compiled import run_tasks
+from headscape.geometry.arrays import LazyArray, blocks
 
 __all__ = ["Layouts", "check_disk", "scratch_bytes"]
 
@@ -100,7 +101,7 @@ class Layouts:
                 self._files[axis] = tempfile.TemporaryFile(dir=folder, prefix="headscape-", buffering=0)  # noqa: SIM115
             ranges = []
             for start, block in blocks(values, memory / 4):
-                ranges.append(block_range(block, start, names))
+                ranges.append(check_finite(block, names, start))
                 run_tasks(self._write, [(axis, start, block) for axis in wanted], threads)
             self.value_range = min(low for low, _ in ranges), max(high for _, high in ranges)
         except BaseException as error:

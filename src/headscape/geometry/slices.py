@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from headscape.geometry._compiled import run_tasks
+from headscape.compiled import run_tasks
 from headscape.geometry.affinity import cosine_of_blocks
 from headscape.geometry.arrays import LazyArray, value_range
 from headscape.geometry.folder_means import Slices
