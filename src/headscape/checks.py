@@ -22,6 +22,13 @@ def _refused(name: str, value: Any, what: str) -> InputError:
     return InputError(f"{name} must be {what}, not {value!r}")
 
 
+def _number(value: Any) -> float:
+    try:
+        return float(value)
+    except (TypeError, ValueError, OverflowError):
+        return math.nan
+
+
 def finite(name: str, value: Any) -> float:
     """A real number, neither NaN nor infinite.
 
@@ -29,25 +36,21 @@ def finite(name: str, value: Any) -> float:
     Traceback (most recent call last):
     headscape.errors.InputError: t must be a finite number, not nan
     """
-    try:
-        number = float(value)
-    except (TypeError, ValueError, OverflowError):
-        number = math.nan
-    if not math.isfinite(number):
+    if not math.isfinite(_number(value)):
         raise _refused(name, value, "a finite number")
-    return number
+    return float(value)
 
 
 def positive(name: str, value: Any) -> float:
-    """A finite number above 0."""
-    if not finite(name, value) > 0:
+    """A number above 0; infinity is one."""
+    if not _number(value) > 0:
         raise _refused(name, value, "positive")
     return float(value)
 
 
 def within(name: str, value: Any, low: float, high: float) -> float:
-    """A number from `low` to `high`, both included; an infinite bound may be reached too."""
-    if isinstance(value, str) or not low <= float(value) <= high:
+    """A number from `low` to `high`, both included."""
+    if not low <= _number(value) <= high:
         raise _refused(name, value, f"a number from {low:g} to {high:g}")
     return float(value)
 

@@ -1,9 +1,9 @@
 """Compiled kernels that release the interpreter lock, and the Python threads that run them.
 
 One rule for the whole package: a kernel is compiled for one thread, and threads are Python's own. numba's pool
-(`parallel=True`) is never entered: its default layer aborts the process when two Python threads enter it at once, as
-they do when a user fits two arrays in two threads. Every task writes its own part of the output, so the number of
-threads cannot change a byte.
+(`parallel=True`) is never entered: without OpenMP or TBB its layer is "workqueue", which aborts the process when two
+Python threads enter it at once, as they do when a user fits two arrays in two threads. Every task writes its own part
+of the output, so the number of threads cannot change a byte.
 """
 
 from __future__ import annotations

@@ -11,9 +11,9 @@ from dataclasses import dataclass
 import numpy as np
 import scipy.linalg
 
+from headscape.compiled import n_threads
 from headscape.errors import InputError
 from headscape.geometry import sketch
-from headscape.compiled import n_threads
 from headscape.geometry.build import folder_counts
 from headscape.geometry.diffusion import one_blas_thread
 from headscape.geometry.folder_means import chunks_of, fill_means

@@ -13,9 +13,9 @@ import scipy.sparse
 
 from headscape.errors import InputError
 from headscape.geometry.build import BuildOptions, tree_of_linkage
+from headscape.geometry.emd import distance_tiles
 from headscape.geometry.folder_means import Slices, chunks_of, folder_weights
 from headscape.geometry.l1 import ROWS
-from headscape.geometry.tiles import distance_tiles
 from headscape.tree import PartitionTree
 
 __all__ = [

@@ -10,9 +10,9 @@ import numpy as np
 import numpy.typing as npt
 from sklearn.base import BaseEstimator
 
+from headscape.compiled import n_threads, run_tasks
 from headscape.errors import InputError
 from headscape.geometry import neighbours, sketch
-from headscape.compiled import n_threads, run_tasks
 from headscape.geometry.affinity import dual_affinity, median_distance
 from headscape.geometry.arrays import LazyArray, as_lazy, per_axis
 from headscape.geometry.build import BuildOptions, build_tree, check_builder

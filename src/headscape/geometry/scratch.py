@@ -14,8 +14,8 @@ import numpy as np
 import numpy.typing as npt
 
 from headscape.checks import check_finite
-from headscape.errors import InputError
 from headscape.compiled import run_tasks
+from headscape.errors import InputError
 from headscape.geometry.arrays import LazyArray, blocks
 
 __all__ = ["Layouts", "check_disk", "scratch_bytes"]

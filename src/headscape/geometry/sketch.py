@@ -10,11 +10,11 @@ import numpy.typing as npt
 from scipy.optimize import brentq
 from scipy.special import erf
 
-from headscape.errors import InputError
 from headscape.compiled import compiled, run_tasks
+from headscape.errors import InputError
+from headscape.geometry.emd import groups_within
 from headscape.geometry.folder_means import Chunk, Slices, chunks_of, fill_means, folder_weights
 from headscape.geometry.l1 import ROWS, add_pairwise_l1, symmetric
-from headscape.geometry.tiles import groups_within
 from headscape.tree import PartitionTree
 
 __all__ = ["SKETCH_FROM", "Sketch", "sketch_distance"]
