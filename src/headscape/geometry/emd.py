@@ -18,11 +18,11 @@ from headscape.errors import InputError
 from headscape.geometry.arrays import LazyArray, as_lazy, as_values
 from headscape.geometry.folder_means import Chunk, Slices, chunks_of, fill_means, folder_weights
 from headscape.geometry.l1 import ROWS, add_cross_l1, add_pairwise_l1, symmetric
-from headscape.geometry.scratch import Layouts
+from headscape.geometry.scratch import Layouts, StoredSlices
 from headscape.tensor import AttentionTensor
 from headscape.tree import PartitionTree
 
-__all__ = ["DEFAULT_MEMORY", "distance_tiles", "groups_within", "slice_distance", "tree_distance"]
+__all__ = ["DEFAULT_MEMORY", "check_range", "distance_tiles", "groups_within", "slice_distance", "tree_distance"]
 
 FloatArray = npt.NDArray[np.float64]
 
@@ -98,10 +98,20 @@ def tree_distance(
     if math.prod(shape) * dtype.itemsize <= max_memory:
         values, _ = as_values(lazy)
         slices = np.ascontiguousarray(np.moveaxis(values, axis, 0), dtype=dtype)
-        return slice_distance(slices, others, level_weight, size_weight, max_memory, count)
-    with Layouts(lazy, names, None, max_memory, count, axes=[axis]) as files:
-        stored = files.slices(axis, lambda part: part.astype(dtype, copy=False), dtype)
-        return slice_distance(stored, others, level_weight, size_weight, max_memory, count)
+        D = slice_distance(slices, others, level_weight, size_weight, max_memory, count)
+    else:
+        with Layouts(lazy, names, None, max_memory, count, axes=[axis]) as files:
+            stored = StoredSlices(files, axis, lambda part: part.astype(dtype, copy=False), dtype)
+            D = slice_distance(stored, others, level_weight, size_weight, max_memory, count)
+    check_range(D, 1.0, level_weight, size_weight)
+    return D
+
+
+def check_range(D: FloatArray, unit: float, level_weight: float, size_weight: float) -> None:
+    """Raise an `InputError` where distances in this unit leave the range of float64."""
+    if not math.isfinite(float(D.max()) * unit):
+        found = f"distances leave the range of float64 with level_weight {level_weight:g} and size_weight {size_weight:g}"
+        raise InputError(f"{found}; choose weights nearer 0, or scale the array")
 
 
 def _check_trees(
@@ -166,7 +176,8 @@ def slice_distance(
             add_pairwise_l1(array, total, threads)
     distances = symmetric(total[:n, :n])
     if leaf_distance is not None:
-        distances += leaf_distance * math.prod(tree.n_leaves**-size_weight for tree in others)
+        with np.errstate(over="ignore", invalid="ignore"):  # see `check_range`
+            distances += leaf_distance * math.prod(np.float64(tree.n_leaves) ** -size_weight for tree in others)
     return distances
 
 

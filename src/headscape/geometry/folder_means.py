@@ -47,7 +47,8 @@ class Slices(Protocol):
 def folder_weights(tree: PartitionTree, level_weight: float, size_weight: float) -> npt.NDArray[np.float64]:
     """Weight of each folder, (|F|/n)^size_weight 2^(-level_weight level(F)), in the order of ``tree.folders()``."""
     share = tree.sizes / tree.n_leaves
-    weights: npt.NDArray[np.float64] = share**size_weight * np.exp2(-level_weight * tree.folders().level)
+    with np.errstate(over="ignore"):  # distances are checked, `emd.check_range`
+        weights: npt.NDArray[np.float64] = share**size_weight * np.exp2(-level_weight * tree.folders().level)
     return weights
 
 
