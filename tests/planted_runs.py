@@ -22,7 +22,7 @@ def attention_of(network, seed, n_batch=8, n_layer=3, n_head=4, n=16):
     return e / e.sum(axis=-1, keepdims=True)
 
 
-def make_run(folder, values, fingerprint=None, kind="probs", organised=True, **options):
+def make_run(folder, values, fingerprint=None, kind="probs", organized=True, **options):
     folder.parent.mkdir(parents=True, exist_ok=True)
     file = folder.parent / f"{folder.name}.npy"
     np.save(file, values)
@@ -31,6 +31,6 @@ def make_run(folder, values, fingerprint=None, kind="probs", organised=True, **o
     if fingerprint:
         model = {"source": fingerprint, "fingerprint": fingerprint, "n_layers": 3, "n_heads": 4}
         Run.open(folder).update(model=model)
-    if organised:
+    if organized:
         organize(folder, threads=1, questionnaire=Questionnaire(n_iter=1, **options))
     return folder

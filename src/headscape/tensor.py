@@ -10,6 +10,7 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from headscape.checks import check_finite, integer, one_of
 from headscape.errors import InputError
 
 __all__ = [
@@ -32,7 +33,7 @@ Kind = Literal["probs", "scores"]
 
 
 class HeadId(NamedTuple):
-    """Where a head lives: which block of the network, which layer of it, which query head.
+    """Which head: block of the network, layer of the block, query head of the layer.
 
     >>> HeadId("decoder", 3, 7)
     HeadId(block='decoder', layer=3, head=7)
@@ -61,34 +62,24 @@ class HeadId(NamedTuple):
             raise InputError(f"'{text}' is not a head; write BLOCK.LAYER.HEAD, as in decoder.3.7") from None
 
 
-def check_finite(values: npt.NDArray[Any], axes: Sequence[str]) -> None:
-    """Raise an `InputError` that names axis and index of the first NaN or infinity."""
-    bad = ~np.isfinite(values)
-    if bad.any():
-        index = np.unravel_index(int(np.argmax(bad)), values.shape)
-        where = ", ".join(f"{axis} {i}" for axis, i in zip(axes, index, strict=True))
-        raise InputError(f"{values[index]} at {where} ({int(bad.sum())} such entries); remove or replace them first")
-
-
 def block_bounds(n: int, pool: int) -> npt.NDArray[np.int64]:
-    """Cut n tokens into `pool` contiguous blocks as even as can be, the longer ones first, like `numpy.array_split`.
+    """Cut n tokens into `pool` contiguous blocks as even as possible, the longer ones first, like `numpy.array_split`.
 
     Block b holds the tokens bounds[b] .. bounds[b + 1] - 1.
 
     >>> block_bounds(10, 4)
     array([ 0,  3,  6,  8, 10])
     """
-    if not 1 <= pool <= n:
-        raise InputError(f"pool is a number of blocks from 1 to the {n} tokens there are, not {pool}")
+    integer("pool, the number of blocks of tokens,", pool, 1, n)
     size, longer = divmod(n, pool)
     b = np.arange(pool + 1, dtype=np.int64)
     return b * size + np.minimum(b, longer)
 
 
 def block_labels(tokens: Sequence[str], bounds: npt.NDArray[np.int64]) -> list[str]:
-    """Name blocks by where they are and their first and last token; a block of one token is that token.
+    """Name blocks by position and their first and last token; a block of one token is that token.
 
-    Positions come first, so that a label cut short for lack of room still tells the block.
+    Positions come first, so that a truncated label still identifies the block.
 
     >>> block_labels(["The", " black", " cat", " sat"], np.array([0, 3, 4]))
     ['0-2 The … cat', ' sat']
@@ -111,7 +102,7 @@ def block_labels(tokens: Sequence[str], bounds: npt.NDArray[np.int64]) -> list[s
 def present_pairs(
     mask: MaskKind, query_bounds: npt.NDArray[np.int64], key_bounds: npt.NDArray[np.int64]
 ) -> npt.NDArray[np.int64]:
-    """How many (query, key) entries exist in every pair of blocks, (n_query_block, n_key_block).
+    """How many (query, key) entries are present in every pair of blocks, (n_query_block, n_key_block).
 
     A causal map has the entries key <= query + n_key - n_query.
 
@@ -136,7 +127,7 @@ def present_entries(
     query_bounds: npt.NDArray[np.int64] | None = None,
     key_bounds: npt.NDArray[np.int64] | None = None,
 ) -> npt.NDArray[np.bool_]:
-    """Which entries of a map (n_query, n_key) exist; with bounds, which pairs of blocks have any."""
+    """Which entries of a map (n_query, n_key) are present; with bounds, which pairs of blocks have any."""
     if mask == "full":
         return np.ones(shape, dtype=bool)
     if query_bounds is not None and key_bounds is not None:
@@ -152,9 +143,9 @@ class AttentionTensor:
     Parameters
     ----------
     values
-        Real array of order 3, axes query, key, head. Kept as float32 whatever comes in.
+        Real array of order 3, axes query, key, head. Always stored as float32.
     heads
-        One `HeadId` a head; by default all heads of layer 0 of a block named "heads".
+        One `HeadId` per head; by default all heads of layer 0 of a block named "heads".
     query_tokens, key_tokens
         Display strings; by default the positions.
     mask
@@ -163,9 +154,9 @@ class AttentionTensor:
     kind
         "probs" (rows sum to 1) or "scores" (what softmax sees).
     query_bounds, key_bounds
-        Of a pooled tensor: its queries and keys are blocks of tokens, block b holds the tokens bounds[b] ..
-        bounds[b + 1] - 1, and a value is the mean over the present entries of a pair of blocks (0 where there are
-        none). Both or none are given.
+        Of a pooled tensor, both or neither: its queries and keys are blocks of tokens, block b holds the tokens
+        bounds[b] .. bounds[b + 1] - 1, and a value is the mean over the present entries of a pair of blocks (0 where
+        there are none).
 
     >>> X = AttentionTensor(np.full((2, 4, 3), 0.25))
     >>> X
@@ -208,10 +199,8 @@ class AttentionTensor:
             if len(given) != size:
                 raise InputError(f"{len(given)} {name} given, the tensor of shape {values.shape} needs {size}")
             object.__setattr__(self, name, given)
-        if self.mask not in ("causal", "full"):
-            raise InputError(f"mask is 'causal' or 'full', not {self.mask!r}")
-        if self.kind not in ("probs", "scores"):
-            raise InputError(f"kind is 'probs' or 'scores', not {self.kind!r}")
+        one_of("mask", self.mask, ("causal", "full"))
+        one_of("kind", self.kind, ("probs", "scores"))
 
     @property
     def shape(self) -> tuple[int, int, int]:
@@ -221,7 +210,7 @@ class AttentionTensor:
 
     @property
     def present(self) -> npt.NDArray[np.bool_]:
-        """Which (query, key) entries exist, shape (n_query, n_key)."""
+        """Which (query, key) entries are present, shape (n_query, n_key)."""
         return present_entries(self.mask, self.shape[:2], self.query_bounds, self.key_bounds)
 
     @property

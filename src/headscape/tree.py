@@ -10,40 +10,38 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from headscape.checks import integer
 from headscape.errors import InputError
 
 __all__ = ["Folders", "PartitionTree"]
 
 IntArray = npt.NDArray[np.intp]
 
-# Outside these characters a Newick name needs quotes; "_" too, since readers turn a bare one into a blank.
+# A Newick name with other characters needs quotes; so does "_", which readers turn into a blank.
 _PLAIN_NEWICK_NAME = re.compile(r"[A-Za-z0-9.+\-]+")
 
 
 class Folders(NamedTuple):
     """Every distinct folder of a tree once, parents before children, sorted by (level, start)."""
 
-    start: IntArray
-    """First position in the leaf order; the folder is ``order[start:stop]``."""
+    start: IntArray  # first position in the leaf order; the folder is ``order[start:stop]``
     stop: IntArray
-    level: IntArray
-    """The coarsest level at which the folder occurs."""
-    parent: IntArray
-    """Index of the smallest folder that strictly contains it, -1 for the root."""
+    level: IntArray  # the coarsest level at which the folder occurs
+    parent: IntArray  # index of the smallest folder that strictly contains it, -1 for the root
 
 
 class PartitionTree:
     """Nested partitions of {0, .., n-1}: level 0 is one folder, the last level is all singletons.
 
-    Every level refines the one above it, no level repeats the one above it, and in the leaf order every folder of every
-    level is a contiguous range. A folder carried unchanged through several levels is one folder. Trees are made by
-    `from_labels`, `from_linkage` or `dyadic`; the arrays are read-only.
+    A folder is a cluster of leaves, in the paper's word. Every level refines the one above it, no level repeats it, and
+    in the leaf order every folder of every level is a contiguous range. A folder carried unchanged through several
+    levels is one folder. Trees are made by `from_labels`, `from_linkage` or `dyadic`; the arrays are read-only.
 
     Parameters
     ----------
     cuts
         (n_levels, n_leaves) booleans; ``cuts[l, p]`` says that a folder of level l starts at position p of the order.
-        Root, singletons and the absence of repeats are seen to here.
+        Root and singletons are added, repeated levels dropped.
     order
         The leaf order, a permutation of the leaves.
 
@@ -120,9 +118,9 @@ class PartitionTree:
             pairs = np.unique(labels[level - 1 : level + 1], axis=1)
             if pairs.shape[1] != len(finer):
                 split = np.unique(pairs[1], return_counts=True)
+                folder = f"folder {split[0][split[1] > 1][0]} of level {level}"
                 raise InputError(
-                    f"level {level} does not refine level {level - 1}: folder {split[0][split[1] > 1][0]} of level "
-                    f"{level} lies in more than one folder of level {level - 1}"
+                    f"level {level} does not refine level {level - 1}: {folder} lies in two folders above it"
                 )
         if order is None:
             order = np.lexsort((np.arange(labels.shape[1]), *labels[::-1]))
@@ -182,7 +180,7 @@ class PartitionTree:
 
     @classmethod
     def dyadic(cls, n: int, order: npt.ArrayLike | None = None) -> PartitionTree:
-        """Halve {0, .., n-1} again and again; the first half gets the extra leaf.
+        """Halve {0, .., n-1} repeatedly; the first half gets the extra leaf.
 
         >>> PartitionTree.dyadic(5).labels
         array([[0, 0, 0, 0, 0],
@@ -190,8 +188,7 @@ class PartitionTree:
                [0, 0, 1, 2, 3],
                [0, 1, 2, 3, 4]])
         """
-        if n < 1:
-            raise InputError(f"a partition tree needs at least one leaf, not {n}")
+        integer("the number of leaves", n, low=1)
         cuts = [np.arange(n) == 0]
         while not cuts[-1].all():
             start = np.flatnonzero(cuts[-1])
@@ -205,12 +202,12 @@ class PartitionTree:
 
     @property
     def n_leaves(self) -> int:
-        """How many leaves."""
+        """Number of leaves."""
         return int(self.labels.shape[1])
 
     @property
     def n_levels(self) -> int:
-        """How many levels, root and singletons included; 1 for a single leaf."""
+        """Number of levels, root and singletons included; 1 for a single leaf."""
         return int(self.labels.shape[0])
 
     @property
@@ -318,9 +315,9 @@ class PartitionTree:
     # ------------------------------------------------------------------ other notations
 
     def to_newick(self, names: Sequence[Any] | None = None) -> str:
-        """Write the tree in Newick; a branch is as long as the levels between a folder and its parent.
+        """Write the tree in Newick format; a branch is as long as the levels between a folder and its parent.
 
-        Children come in leaf order; `names` are the leaves' (by default their indices), quoted where Newick needs it.
+        Children come in leaf order; `names` are those of the leaves (by default their indices), quoted where needed.
         """
         names = range(self.n_leaves) if names is None else names
         if len(names) != self.n_leaves:
@@ -342,7 +339,7 @@ class PartitionTree:
 
         The height of a folder is the number of levels below the finest one it survives to, so singletons lie at 0 and
         the root at n_levels - 1. A merge of more than two children becomes several at the same height, left to right;
-        the dendrogram's leaves come in the leaf order. ``from_linkage(tree.to_linkage(), tree.counts)`` gives it back.
+        the dendrogram's leaves come in the leaf order. ``from_linkage(tree.to_linkage(), tree.counts)`` restores it.
         """
         n = self.n_leaves
         folders, sizes = self.folders(), self.sizes

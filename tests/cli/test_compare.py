@@ -49,7 +49,7 @@ def test_compare_prints_tables_and_writes_a_page(runs, headscape):
 
 def test_mistakes_are_one_line_and_exit_with_2(runs, headscape):
     one, _, place = runs
-    bare = make_run(place / "bare", attention_of(1, 5, n_batch=2), organised=False)
+    bare = make_run(place / "bare", attention_of(1, 5, n_batch=2), organized=False)
     for arguments, words in (
         ((one,), "two runs or more"),
         ((one, bare), "headscape organize"),

@@ -177,7 +177,7 @@ def test_options_reach_the_builder():
 
 
 def test_says_what_is_wrong():
-    with pytest.raises(InputError, match="unknown tree builder 'oak'; there are average, binary, flexible, ward"):
+    with pytest.raises(InputError, match="tree is one of average, binary, flexible, ward, not 'oak'"):
         build_tree(np.zeros((3, 3)), np.ones((3, 3)), "oak")
     with pytest.raises(InputError, match="square and alike"):
         build_tree(np.zeros((3, 3)), np.ones((2, 2)))

@@ -13,7 +13,7 @@ RNG = np.random.default_rng(0)
 every_builder = pytest.mark.parametrize("tree", sorted(BUILDERS))
 
 
-def organised(X, tree):
+def organized(X, tree):
     """Fit, with every floating-point accident an error; the results are finite and cover the axes."""
     with np.errstate(divide="raise", over="raise", invalid="raise"):
         q = Questionnaire(tree=tree, n_iter=2).fit(X)
@@ -34,19 +34,19 @@ def organised(X, tree):
 def test_short_axes(tree, length, axis):
     shape = [7, 6, 5]
     shape[axis] = length
-    organised(RNG.random(shape), tree)
+    organized(RNG.random(shape), tree)
 
 
 @every_builder
 @pytest.mark.parametrize("shape", [(1, 1), (1, 1, 1), (1, 9), (9, 1), (2, 2, 2), (1, 1, 8), (2, 1, 3, 1)])
 def test_tiny_arrays(tree, shape):
-    organised(RNG.random(shape), tree)
+    organized(RNG.random(shape), tree)
 
 
 @every_builder
 def test_identical_heads(tree):
     X = np.repeat(RNG.random((9, 8, 1)), 20, axis=2)
-    q = organised(X, tree)
+    q = organized(X, tree)
     assert not q.distances_[2].any()
     assert (q.affinities_[2] == 1).all()
     assert q.trees_[2].n_levels <= (6 if tree == "binary" else 2)  # not one level a head
@@ -55,7 +55,7 @@ def test_identical_heads(tree):
 @every_builder
 def test_groups_of_identical_heads_share_a_folder(tree):
     kinds = np.repeat([0, 1, 2], [30, 3, 3])
-    q = organised(RNG.random((9, 8, 3))[:, :, kinds], tree)
+    q = organized(RNG.random((9, 8, 3))[:, :, kinds], tree)
     if tree != "binary":
         assert any(len(set(zip(kinds, level, strict=True))) == len(set(level)) == 3 for level in q.trees_[2].labels)
     assert q.trees_[2].n_levels <= 7
@@ -64,7 +64,7 @@ def test_groups_of_identical_heads_share_a_folder(tree):
 @every_builder
 @pytest.mark.parametrize("value", [0.0, 1.0, -3.5, 1e30])
 def test_constant_tensor(tree, value):
-    q = organised(np.full((6, 7, 8), value), tree)
+    q = organized(np.full((6, 7, 8), value), tree)
     assert not any(D.any() for D in q.distances_)
     if tree != "binary":
         assert [built.n_levels for built in q.trees_] == [2, 2, 2]
@@ -77,7 +77,7 @@ def test_zero_rows(tree):
     X[2] = X[5] = 0
     X[:, 3] = 0
     X[:, :, 1] = 0
-    q = organised(X, tree)
+    q = organized(X, tree)
     assert q.distances_[0][2, 5] == 0
 
 
@@ -85,7 +85,7 @@ def test_zero_rows(tree):
 def test_causal_attention(tree):
     scores = np.where(np.tri(20, dtype=bool)[:, :, None], RNG.normal(size=(20, 20, 6)), -np.inf)
     power = np.exp(scores)
-    organised(AttentionTensor(power / power.sum(axis=1, keepdims=True), mask="causal"), tree)
+    organized(AttentionTensor(power / power.sum(axis=1, keepdims=True), mask="causal"), tree)
 
 
 @every_builder
@@ -93,7 +93,7 @@ def test_two_disconnected_blocks(tree):
     X = np.zeros((12, 10, 8))
     X[:6, :5, :4] = 1 + RNG.random((6, 5, 4))
     X[6:, 5:, 4:] = 1 + RNG.random((6, 5, 4))
-    q = organised(X, tree)
+    q = organized(X, tree)
     for built, half in zip(q.trees_, (6, 5, 4), strict=True):
         first = built.level(1)
         assert len(set(first[:half])) == len(set(first[half:])) == 1
@@ -103,7 +103,7 @@ def test_two_disconnected_blocks(tree):
 @every_builder
 def test_one_head(tree):
     X = RNG.random((10, 9, 1))
-    q = organised(X, tree)
+    q = organized(X, tree)
     assert q.trees_[2].n_levels == 1
     # the same as the matrix, but for the turn that the single head takes
     flat = Questionnaire(tree=tree, n_iter=2).fit(X[:, :, 0])
@@ -114,7 +114,7 @@ def test_one_head(tree):
 def test_one_far_outlier(tree):
     X = RNG.random((10, 9, 8))
     X[:, :, 3] += 1e6
-    q = organised(X, tree)
+    q = organized(X, tree)
     assert np.argmax(q.distances_[2].sum(axis=0)) == 3
     if tree in ("ward", "average"):
         first = q.trees_[2].level(1)

@@ -118,8 +118,12 @@ def test_says_what_is_not_an_affinity(affinity, message):
 
 
 def test_other_refusals():
-    with pytest.raises(InputError, match="n_components must be at least 1"):
+    with pytest.raises(InputError, match="n_components must be at least 1, not 0"):
         diffusion_map(np.eye(3), 0)
+    with pytest.raises(InputError, match="t must be a finite number, not nan"):
+        diffusion_map(np.eye(3), t=np.nan)
+    with pytest.raises(InputError, match="markov_alpha must be a finite number, not inf"):
+        diffusion_map(np.eye(3), markov_alpha=np.inf)
     odd = np.array([[0.0, 1.0], [1.0, 0.0]])  # a walk that goes back and forth: eigenvalue -1
     assert diffusion_map(odd, 1, t=2).ravel() == pytest.approx([-1, 1])
     with pytest.raises(InputError, match="not negative, the chain has -1"):

@@ -112,7 +112,7 @@ def test_says_what_does_not_fit():
         tree_distance(X, [three, PartitionTree.dyadic(16), None], axis=0)
     with pytest.raises(InputError, match="2 trees given"):
         tree_distance(X, [three, twelve], axis=2)
-    with pytest.raises(InputError, match="axis 3 does not exist"):
+    with pytest.raises(InputError, match="axis must be a whole number from -3 to 2, not 3"):
         tree_distance(X, [three, twelve, None], axis=3)
     with pytest.raises(InputError, match="order 2 or more"):
         tree_distance(np.ones(4), [None], axis=0)

@@ -16,7 +16,7 @@ from headscape.geometry.arrays import as_lazy, blocks
 from headscape.geometry.emd import slice_distance, tree_distance
 from headscape.geometry.memory import disk_memory_estimate, memory_estimate
 from headscape.geometry.questionnaire import Questionnaire
-from headscape.geometry.scratch import Layouts
+from headscape.geometry.scratch import Layouts, StoredSlices
 from headscape.tensor import AttentionTensor
 from headscape.tree import PartitionTree
 from reference import QUICK, arrays_on_trees, random_tree
@@ -73,7 +73,7 @@ def test_tiles_and_files_give_the_same_bits(case, dtype, weights, threads, data)
     assert np.array_equal(tree_distance(X, trees, axis, *weights, max_memory=least, threads=threads), whole)
     names = tuple(f"axis{a}" for a in range(X.ndim))
     with Layouts(X, names, None, data.draw(st.sampled_from([1.0, 1e4])), threads) as files:
-        stored = files.slices(axis, lambda part: part.astype(dtype, copy=False), np.dtype(dtype))
+        stored = StoredSlices(files, axis, lambda part: part.astype(dtype, copy=False), np.dtype(dtype))
         for memory in (least, 3 * least, 1e9):
             assert np.array_equal(slice_distance(stored, others, *weights, memory, threads), whole)
 
@@ -89,7 +89,7 @@ def test_the_same_bits_beyond_one_chunk_and_one_tile(shape, dtype, small_chunks)
         for axis in range(X.ndim):
             others = [tree for b, tree in enumerate(trees) if b != axis]
             whole = slice_distance(np.ascontiguousarray(np.moveaxis(X, axis, 0)), others, 0.0, 0.5, 1e9, 1)
-            stored = files.slices(axis, lambda part: part, X.dtype)
+            stored = StoredSlices(files, axis, lambda part: part, X.dtype)
             for memory in (5e4, 9e4, 1e9):
                 for threads in (1, 2):
                     assert np.array_equal(slice_distance(stored, others, 0.0, 0.5, memory, threads), whole)

@@ -32,7 +32,7 @@ def test_clusters_are_balanced_and_nested(axis, size, fine):
     assert np.array_equal(labels["coarse"], labels["fine"] // (fine // 4))
 
 
-def test_blocks_without_noise_are_constant_on_fine_blocks_and_standardised():
+def test_blocks_without_noise_are_constant_on_fine_blocks_and_standardized():
     P = planted("blocks", (32, 48, 16), noise=0.0, random_state=1)
     q, k, h = (P.labels[axis]["fine"] for axis in AXES)
     block = (q[:, None, None] * 16 + k[None, :, None]) * 8 + h[None, None, :]
@@ -88,10 +88,12 @@ def test_smooth_has_haar_coefficients_that_fall_with_the_volume():
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ({"kind": "stripes"}, "unknown kind 'stripes' of planted tensor; there are blocks, low_rank, smooth, softmax"),
+        ({"kind": "stripes"}, "kind is one of blocks, softmax, smooth, low_rank, not 'stripes'"),
         ({"shape": (8, 64, 32)}, "at least \\(16, 16, 8\\), not \\(8, 64, 32\\)"),
         ({"kind": "smooth", "shape": (48, 64, 32)}, "powers of two"),
         ({"noise": -1.0}, "noise must not be negative"),
+        ({"noise": np.inf}, "noise must be a finite number, not inf"),
+        ({"random_state": -1}, "random_state must be at least 0, not -1"),
     ],
 )
 def test_says_what_is_wrong(arguments, message):

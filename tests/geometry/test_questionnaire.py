@@ -173,14 +173,14 @@ def test_history_measures_change_and_compression(tensor, fitted):
 
 
 def test_compression_is_the_ratio_to_shuffled_leaves(tensor, fitted):
-    organised = np.abs(haar_transform(tensor, fitted.trees_)).sum()
+    organized = np.abs(haar_transform(tensor, fitted.trees_)).sum()
     rng = np.random.default_rng(5)
     shuffled = [
         np.abs(haar_transform(tensor[np.ix_(*(rng.permutation(n) for n in tensor.shape))], fitted.trees_)).sum()
         for _ in range(20)
     ]
     measured = CompressionSample(tensor, 0).compression(fitted.trees_)
-    assert measured == pytest.approx(organised / np.mean(shuffled), rel=0.02)
+    assert measured == pytest.approx(organized / np.mean(shuffled), rel=0.02)
     noise = rng.normal(size=tensor.shape)
     assert CompressionSample(noise, 0).compression(fitted.trees_) == pytest.approx(1, abs=0.05)
     assert CompressionSample(np.zeros((3, 4)), 0).compression(Questionnaire().fit(np.ones((3, 4))).trees_) == 1.0
@@ -189,11 +189,11 @@ def test_compression_is_the_ratio_to_shuffled_leaves(tensor, fitted):
 def test_a_sample_of_a_large_array_tells_the_same():
     P = planted("blocks", (128, 96, 40), noise=0.5)
     q = Questionnaire(n_iter=1).fit(P.values)
-    organised = np.abs(haar_transform(P.values, q.trees_)).sum()
+    organized = np.abs(haar_transform(P.values, q.trees_)).sum()
     rng = np.random.default_rng(1)
     mixed = P.values[np.ix_(*(rng.permutation(n) for n in P.values.shape))]
     assert q.history_[0].compression == pytest.approx(
-        organised / np.abs(haar_transform(mixed, q.trees_)).sum(), abs=0.05
+        organized / np.abs(haar_transform(mixed, q.trees_)).sum(), abs=0.05
     )
 
 
@@ -208,18 +208,35 @@ def test_stops_when_every_change_is_below_the_tolerance(tensor, fitted):
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"tree": "oak"}, "there are average, binary, flexible, ward"),
-        ({"update": "never"}, "there are latest, previous, published"),
-        ({"n_iter": 0}, "n_iter must be at least 1, it is 0"),
-        ({"n_eigenvectors": 0}, "n_eigenvectors must be positive, it is 0"),
-        ({"merge_scale": -1.0}, "merge_scale must be positive"),
+        ({"tree": "oak"}, "tree is one of average, binary, flexible, ward, not 'oak'"),
+        ({"update": "never"}, "update is one of latest, previous, published, not 'never'"),
+        ({"n_iter": 0}, "n_iter must be at least 1, not 0"),
+        ({"n_iter": np.nan}, "n_iter must be a whole number, not nan"),
+        ({"level_weight": np.inf}, "level_weight must be a finite number, not inf"),
+        ({"size_weight": np.nan}, "size_weight must be a finite number, not nan"),
+        ({"markov_alpha": np.nan}, "markov_alpha must be a finite number, not nan"),
+        ({"n_eigenvectors": 0}, "n_eigenvectors must be at least 1, not 0"),
+        ({"merge_scale": -1.0}, "merge_scale must be positive, not -1.0"),
         ({"eps_scale": 0.0}, "eps_scale must be positive"),
+        ({"max_memory": np.nan}, "max_memory must be positive, not nan"),
+        ({"tol": np.nan}, "tol must be a finite number, not nan"),
+        ({"random_state": -1}, "random_state must be at least 0, not -1"),
         ({"n_jobs": 0}, "threads must be at least 1"),
     ],
 )
 def test_settings_that_do_not_exist(settings, message):
     with pytest.raises(InputError, match=message):
         Questionnaire(**settings).fit(np.ones((3, 3, 3)))
+
+
+def test_what_the_arithmetic_cannot_hold_is_refused():
+    X = np.random.default_rng(0).normal(size=(6, 5, 4))
+    with pytest.raises(InputError, match=r"e\+308 at axis0 0, axis1 0, axis2 0 .* scale the array first"):
+        Questionnaire().fit(np.full((6, 5, 4), np.finfo(np.float64).max))
+    with pytest.raises(InputError, match=r"1e\+301 at axis0 1, axis1 2, axis2 3 \(1 such"):
+        Questionnaire().fit(np.where(np.arange(120).reshape(X.shape) == 31, 1e301, X))
+    with pytest.raises(InputError, match="leave the range of float64 with level_weight 0 and size_weight -500"):
+        Questionnaire(size_weight=-500.0).fit(X * 1e290)
 
 
 # ------------------------------------------------------------------ memory
@@ -295,5 +312,7 @@ def test_consensus_refusals():
     with pytest.raises(InputError, match="questionnaire 1 is not fitted"):
         consensus([q, Questionnaire()])
     other = Questionnaire(n_iter=1).fit(np.random.default_rng(0).random((4, 4, 5)))
+    with pytest.raises(InputError, match="axis must be a whole number from -3 to 2, not 9"):
+        consensus([q, q], axis=9)
     with pytest.raises(InputError, match=r"different lengths \[4, 5\]"):
         consensus([q, other])

@@ -110,9 +110,9 @@ def test_long_axes_are_sketched_and_short_ones_exact(monkeypatch):
 
 def test_refusals(case):
     X, trees, _ = case
-    with pytest.raises(InputError, match="unknown distance 'guess'; there are exact, sketch"):
+    with pytest.raises(InputError, match="distance is one of exact, sketch, not 'guess'"):
         Questionnaire(distance="guess").fit(np.ones((3, 3, 3)))
-    with pytest.raises(InputError, match="sketch_columns must be positive"):
+    with pytest.raises(InputError, match="sketch_columns must be at least 1"):
         Questionnaire(distance="sketch", sketch_columns=0).fit(np.ones((3, 3, 3)))
-    with pytest.raises(InputError, match="a sketch of 200 slices .* or take distance='exact'"):
+    with pytest.raises(InputError, match="a sketch of 200 slices .* or use distance='exact'"):
         sketch_distance(X, trees, *WEIGHTS, 300, 0, 1e4, 1)

@@ -1,6 +1,9 @@
 """The Haar transform on trees against dense bases, and its invariants."""
 
-import numba
+import os
+import subprocess
+import sys
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -9,6 +12,7 @@ from hypothesis import strategies as st
 from headscape.errors import InputError
 from headscape.tensor import AttentionTensor
 from headscape.tree import PartitionTree
+from headscape.wavelets import haar
 from headscape.wavelets.haar import haar_support, haar_transform, inverse_haar_transform
 from reference import (
     FEW,
@@ -124,19 +128,34 @@ def test_the_input_is_left_alone():
     np.testing.assert_array_equal(haar_transform(X, (None, None)), X)
 
 
-def test_threads_change_no_byte():
+def test_threads_change_no_byte(monkeypatch):
     rng = np.random.default_rng(3)
     X = rng.normal(size=(30, 21, 70)).astype(np.float32)
     axes = [random_tree(rng, n) for n in X.shape]
-    before = numba.get_num_threads()
-    try:
-        found = []
-        for threads in {1, numba.config.NUMBA_NUM_THREADS}:
-            numba.set_num_threads(threads)
-            found.append(haar_transform(X, axes).tobytes())
-    finally:
-        numba.set_num_threads(before)
-    assert len(set(found)) == 1
+    monkeypatch.setattr(haar, "ENTRIES", 1000)
+    found = set()
+    for threads in (1, 2, 5):
+        monkeypatch.setattr(haar, "n_threads", lambda threads=threads: threads)
+        found.add((haar_transform(X, axes).tobytes(), inverse_haar_transform(X, axes).tobytes()))
+    assert len(found) == 1
+
+
+AT_ONCE = """
+from concurrent.futures import ThreadPoolExecutor
+import numpy as np, headscape as hs
+X = np.random.default_rng(4).normal(size=(64, 48, 40))
+axes = [hs.PartitionTree.dyadic(n) for n in X.shape]
+expected = hs.haar_transform(X, axes)
+with ThreadPoolExecutor(4) as pool:
+    found = list(pool.map(lambda _: hs.haar_transform(X, axes), range(12)))
+assert all(np.array_equal(expected, one) for one in found)
+"""
+
+
+def test_python_threads_may_transform_at_the_same_time():
+    """Numba's own pool aborts the process here, where it has neither OpenMP nor TBB."""
+    environment = os.environ | {"NUMBA_THREADING_LAYER": "workqueue"}
+    subprocess.run([sys.executable, "-c", AT_ONCE], env=environment, check=True, capture_output=True)
 
 
 def test_refusals_say_what_is_wrong():
@@ -164,3 +183,6 @@ def test_refusals_say_what_is_wrong():
     X[1, 2, 0] = np.inf
     with pytest.raises(InputError, match="inf at axis0 1, axis1 2, axis2 0"):
         inverse_haar_transform(X, (dyadic(4), dyadic(16), dyadic(2)))
+    X = np.full((4, 4), np.finfo(np.float64).max)
+    with pytest.raises(InputError, match=r"e\+308 at axis0 0, axis1 0 .* scale the array first"):
+        haar_transform(X, (dyadic(4), dyadic(4)))

@@ -311,7 +311,7 @@ def test_refusals_say_what_is_wrong():
         paraproduct(g, tree, tree, "tanh")
     with pytest.raises(InputError, match="three callables"):
         paraproduct(g, tree, tree, np.exp)
-    with pytest.raises(InputError, match="5 scales asked on the row axis, its tree has 0 to 2"):
+    with pytest.raises(InputError, match="scales on the row axis must be a whole number from 0 to 2, not 5"):
         paraproduct(g, tree, tree, scales=(5, 1))
     with pytest.raises(InputError, match=r"no scale \(2, 0\)"):
         paraproduct(g, tree, tree).terms.at(2, 0)
@@ -321,5 +321,5 @@ def test_refusals_say_what_is_wrong():
     with pytest.raises(InputError, match="nan at row 1, column 2"):
         paraproduct(g, tree, tree)
     g[1, 2] = 1000
-    with pytest.raises(InputError, match="not finite at row 1, column 2; of scores subtract"):
+    with pytest.raises(InputError, match="not finite at row 1, column 2; subtract the logsumexp"):
         paraproduct(g, tree, tree)

@@ -275,12 +275,24 @@ def test_the_mixed_difference_of_known_matrices():
     assert np.isnan(mixed_difference(np.ones((4, 4)))) and np.isnan(mixed_difference(np.ones((1, 4))))
 
 
+def test_coefficients_that_break_off_have_no_exponent():
+    """Coarse structure and next to nothing below it: a slope far beyond what a power of the volume can be."""
+    rng = np.random.default_rng(0)
+    tree = PartitionTree.dyadic(4)
+    coarse = np.kron([[1.0, -1.0], [-1.0, 1.0]], np.ones((2, 2)))
+    fit = holder_exponent(coarse + 1e-10 * rng.normal(size=(4, 4)), tree, tree)
+    assert np.isnan(fit.exponent) and np.isnan(fit.interval).all()
+    assert "no power law: their slope of" in fit.why and fit.why in repr(fit)
+    fit = holder_exponent(rng.normal(size=(16, 16)), PartitionTree.dyadic(16), PartitionTree.dyadic(16))
+    assert np.isfinite(fit.exponent) and fit.why == ""
+
+
 def test_refusals_say_what_is_wrong():
     tree = PartitionTree.dyadic(16)
     M = np.random.default_rng(0).normal(size=(16, 16))
     with pytest.raises(InputError, match="row tree covers 16 leaves"):
         holder_exponent(M[:8], tree, tree)
-    with pytest.raises(InputError, match="noise is auto, none or white, not 'pink'"):
+    with pytest.raises(InputError, match="noise is one of auto, none, white, not 'pink'"):
         holder_exponent(M, tree, tree, noise="pink")
     for flat in (np.full((16, 16), 0.1), np.add.outer(np.arange(16.0), np.sin(np.arange(16.0)))):
         with pytest.raises(InputError, match="no mixed coefficient above round-off"):
@@ -289,6 +301,12 @@ def test_refusals_say_what_is_wrong():
         holder_exponent(M[:1], PartitionTree.dyadic(1), tree)
     with pytest.raises(InputError, match="a slope needs trees with more levels"):
         holder_exponent(M[:2, :2], PartitionTree.dyadic(2), PartitionTree.dyadic(2))
+    with pytest.raises(InputError, match="n_draws must be at least 0, not -1"):
+        holder_exponent(M, tree, tree, n_draws=-1)
+    with pytest.raises(InputError, match="random_state must be at least 0, not -1"):
+        holder_exponent(M, tree, tree, random_state=-1)
+    with pytest.raises(InputError, match="alpha must be a finite number, not nan"):
+        holder_constants(M, tree, tree, np.nan)
     with pytest.raises(InputError, match="n_samples must be at least 1"):
         holder_constants(M, tree, tree, 0.5, n_samples=0)
     with pytest.raises(InputError, match="a matrix and a mask of its shape"):

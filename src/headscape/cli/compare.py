@@ -27,7 +27,7 @@ from headscape.cli.old import (
 @app.command(epilog="Example: `headscape compare runs/smollm2 runs/smollm2-other runs/gemma --out runs/compared`")
 def compare(
     runs: Annotated[
-        list[Path], typer.Argument(help="Two or more organised runs of equally many tokens.", metavar="RUN_A RUN_B ...")
+        list[Path], typer.Argument(help="Two or more organized runs of equally many tokens.", metavar="RUN_A RUN_B ...")
     ],
     to: Annotated[Path, typer.Option("--out", help="Folder for the result and its page; resumed when it exists.")] = (
         Path("runs/compare")

@@ -1,1 +1,1 @@
-"""Organises any array: affinities, diffusion coordinates, trees, tree distances, the questionnaire."""
+"""Organizes any array: affinities, diffusion coordinates, trees, tree distances, the questionnaire."""

@@ -9,16 +9,16 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from headscape.errors import InputError
+from headscape.checks import positive
 
-__all__ = ["block_rows", "cosine_affinity", "cosine_of_blocks", "dual_affinity", "median_distance"]
+__all__ = ["block_rows", "cosine_affinity", "cosine_of_blocks", "dual_affinity", "median_distance", "positive_median"]
 
 FloatArray = npt.NDArray[np.float64]
 
 _BLOCK = 2**24
-"""Bytes of the array multiplied at a time, so that an unfolded copy never exists whole."""
+"""Bytes of the array multiplied at a time, so that an unfolded copy never exists as a whole."""
 _SAME = 1e-6
-"""Cosines this close to 1 are 1: slices that are alike must not differ by float32 rounding."""
+"""Cosines this close to 1 are 1: equal slices must not differ by float32 rounding."""
 
 
 def cosine_affinity(X: npt.ArrayLike, axis: int) -> FloatArray:
@@ -26,8 +26,8 @@ def cosine_affinity(X: npt.ArrayLike, axis: int) -> FloatArray:
 
     .. math:: G[i, j] = \max(0, \langle x_i, x_j \rangle / (\|x_i\| \|x_j\|))
 
-    with x_i slice i as a vector; the diagonal is 1, also for a slice of zeros, which is then connected to itself alone.
-    Zeros are numbers like any other, not missing entries: causal attention is full of them.
+    with x_i slice i as a vector; the diagonal is 1, also for a slice of zeros, which is then connected only to itself.
+    Zeros are values, not missing entries: causal attention is full of them.
 
     Returns
     -------
@@ -81,24 +81,27 @@ def median_distance(distances: npt.ArrayLike) -> float:
     2.0
     """
     square = np.asarray(distances, dtype=np.float64)
-    above = square[np.triu_indices(len(square), 1)]
-    if not above.any():
+    return positive_median(square[np.triu_indices(len(square), 1)])
+
+
+def positive_median(values: FloatArray) -> float:
+    """Median of values that are not negative; the smallest positive one if that is 0; 0 if all are."""
+    if not values.any():
         return 0.0
-    median = float(np.median(above))
-    return median if median > 0 else float(above[above > 0].min())
+    median = float(np.median(values))
+    return median if median > 0 else float(values[values > 0].min())
 
 
 def dual_affinity(distances: npt.ArrayLike, eps_scale: float = 1.0) -> FloatArray:
     """Affinity from distances, G = exp(-D / eps) with eps = eps_scale * median of the off-diagonal D.
 
-    Where the median is 0 its place is taken by the smallest positive distance; without one G is all ones.
+    Where the median is 0, the smallest positive distance replaces it; if all distances are 0, G is all ones.
 
     >>> dual_affinity([[0.0, 2.0], [2.0, 0.0]]).round(3)
     array([[1.   , 0.368],
            [0.368, 1.   ]])
     """
-    if not eps_scale > 0:
-        raise InputError(f"eps_scale must be positive, not {eps_scale}")
+    positive("eps_scale", eps_scale)
     square = np.asarray(distances, dtype=np.float64)
     scale = median_distance(square)
     if scale == 0:

@@ -1,4 +1,4 @@
-"""What comes in: any real array of order two or more, or an AttentionTensor, with names for its axes."""
+"""Input: any real array of order two or more, or an AttentionTensor, with names for its axes."""
 
 from __future__ import annotations
 
@@ -12,18 +12,19 @@ from typing import Any, Protocol, runtime_checkable
 import numpy as np
 import numpy.typing as npt
 
+from headscape.checks import check_finite
 from headscape.errors import InputError
 from headscape.tensor import AXES, AttentionTensor
 
-__all__ = ["LazyArray", "as_lazy", "as_values", "block_range", "blocks", "per_axis", "value_range"]
+__all__ = ["LazyArray", "as_lazy", "as_values", "blocks", "per_axis", "value_range"]
 
 _BLOCK = 2**26
-"""Bytes looked at together."""
+"""Bytes of a block."""
 
 
 @runtime_checkable
 class LazyArray(Protocol):
-    """An array that is read by slicing along its first axis: a dataset of h5py or zarr, or a class of your own."""
+    """An array that is read by slicing along its first axis: an h5py or zarr dataset, or a class of your own."""
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -41,10 +42,10 @@ class LazyArray(Protocol):
 
 
 def as_lazy(X: AttentionTensor | LazyArray | npt.ArrayLike) -> tuple[npt.NDArray[Any] | LazyArray, tuple[str, ...]]:
-    """Return the array and the names of its axes without reading it; its entries are not looked at.
+    """Return the array and the names of its axes without reading its entries.
 
-    An AttentionTensor has axes query, key, head; another array axis0, axis1, ... Nothing is copied. What has a shape, a
-    dtype of numpy's and can be sliced, but does not lie in memory as an ndarray does, stays as it is.
+    An AttentionTensor has axes query, key, head; another array axis0, axis1, ... Nothing is copied. An object with a
+    shape and a numpy dtype that can be sliced, but is not in memory like an ndarray, stays as it is.
 
     Raises
     ------
@@ -55,7 +56,7 @@ def as_lazy(X: AttentionTensor | LazyArray | npt.ArrayLike) -> tuple[npt.NDArray
     if isinstance(X, AttentionTensor):
         values = X.values
     elif _is_lazy(X):
-        values = X  # type: ignore[assignment]  # looked at just now
+        values = X  # type: ignore[assignment]  # just checked
     else:
         values = np.asarray(X)
     shape, dtype = tuple(values.shape), np.dtype(values.dtype)
@@ -71,12 +72,9 @@ def as_lazy(X: AttentionTensor | LazyArray | npt.ArrayLike) -> tuple[npt.NDArray
 
 
 def as_values(X: AttentionTensor | LazyArray | npt.ArrayLike) -> tuple[npt.NDArray[Any], tuple[str, ...]]:
-    """Return the array, in memory, and the names of its axes, after looking for what cannot be organised.
+    """Return the array, in memory, and the names of its axes.
 
-    Raises
-    ------
-    InputError
-        As `as_lazy`, and if an entry is NaN or infinite (the message names axis and index).
+    Raises an `InputError` as `as_lazy` does, and if an entry is NaN, infinite or beyond 1e300, with its axis and index.
     """
     lazy, names = as_lazy(X)
     values = lazy if isinstance(lazy, np.ndarray) else np.asarray(lazy[0 : lazy.shape[0]])
@@ -85,44 +83,25 @@ def as_values(X: AttentionTensor | LazyArray | npt.ArrayLike) -> tuple[npt.NDArr
 
 
 def blocks(values: npt.NDArray[Any] | LazyArray, n_bytes: float = _BLOCK) -> Iterator[tuple[int, npt.NDArray[Any]]]:
-    """The array in blocks of its first axis, each with its start; at most so many bytes, but one row at least.
+    """The array in blocks of its first axis, each with its start; at most this many bytes, but at least one row.
 
-    Pages of a memory map are let go behind it, so that reading through a file does not fill the memory.
+    Pages of a memory map are released afterwards, so that reading through a file does not fill the memory.
     """
     row = math.prod(values.shape[1:]) * np.dtype(values.dtype).itemsize
     step = max(1, int(n_bytes // row))
     for lo in range(0, values.shape[0], step):
         yield lo, np.asarray(values[lo : lo + step])
-        _let_go(values)
+        _release(values)
 
 
 def value_range(values: npt.NDArray[Any] | LazyArray, names: tuple[str, ...]) -> tuple[float, float]:
-    """Smallest and largest entry.
-
-    Raises
-    ------
-    InputError
-        If an entry is NaN or infinite; the message names axis and index.
-    """
-    ranges = [block_range(block, start, names) for start, block in blocks(values)]
+    """Smallest and largest entry; raises as `check_finite`."""
+    ranges = [check_finite(block, names, start) for start, block in blocks(values)]
     return min(low for low, _ in ranges), max(high for _, high in ranges)
 
 
-def block_range(block: npt.NDArray[Any], start: int, names: tuple[str, ...]) -> tuple[float, float]:
-    """Smallest and largest entry of a block that begins at `start`; raises as `value_range`."""
-    low, high = float(block.min()), float(block.max())  # NaN if one is there
-    if math.isfinite(low) and math.isfinite(high):
-        return low, high
-    bad = ~np.isfinite(block)
-    if not bad.any():  # a long double beyond the range of float64
-        raise InputError(f"an entry at {names[0]} {start} or after it is beyond the range of float64")
-    first, *rest = np.unravel_index(int(np.argmax(bad)), block.shape)
-    where = ", ".join(f"{axis} {i}" for axis, i in zip(names, (first + start, *rest), strict=True))
-    raise InputError(f"{block[(first, *rest)]} at {where}; remove or replace such entries first")
-
-
 def _is_lazy(X: object) -> bool:
-    """Whether to slice it instead of handing it to numpy, which would read it whole."""
+    """Whether to slice it instead of passing it to numpy, which would read all of it."""
     if isinstance(X, np.ndarray | np.generic) or hasattr(X, "__array_interface__") or hasattr(X, "iloc"):
         return False
     if not (isinstance(getattr(X, "shape", None), tuple) and hasattr(X, "__getitem__")):
@@ -134,8 +113,8 @@ def _is_lazy(X: object) -> bool:
     return True
 
 
-def _let_go(values: object) -> None:
-    """Drop the pages of a read-only memory map; they come back from the file when asked for."""
+def _release(values: object) -> None:
+    """Drop the pages of a read-only memory map; they are read from the file again when needed."""
     while isinstance(values, np.ndarray):
         if isinstance(values, np.memmap) and values.mode != "r":
             return  # what was written to a private map would be lost
@@ -145,7 +124,7 @@ def _let_go(values: object) -> None:
 
 
 def per_axis(names: tuple[str, ...], values: Iterable[Any]) -> Any:
-    """Make a named tuple with one value an axis.
+    """Make a named tuple with one value per axis.
 
     >>> per_axis(("query", "key"), [3, 4])
     Axes(query=3, key=4)

@@ -11,12 +11,13 @@ import numpy.typing as npt
 from scipy.cluster.hierarchy import linkage
 from scipy.spatial.distance import squareform
 
+from headscape.checks import one_of
 from headscape.errors import InputError
 from headscape.geometry.diffusion import Spectrum, markov_spectrum
 from headscape.geometry.flexible import flexible_levels
 from headscape.tree import PartitionTree
 
-__all__ = ["BUILDERS", "BuildOptions", "build_tree", "check_builder", "folder_counts", "tree_of_linkage"]
+__all__ = ["BUILDERS", "BuildOptions", "build_tree", "folder_counts", "tree_of_linkage"]
 
 FloatArray = npt.NDArray[np.float64]
 IntArray = npt.NDArray[np.intp]
@@ -27,21 +28,15 @@ _SAME = 1e-7
 
 @dataclass(frozen=True)
 class BuildOptions:
-    """What the builders can be told."""
+    """Options of the builders."""
 
-    markov_alpha: float = 1.0
-    """How much of the density is taken out of the Markov chain; see `markov_spectrum`."""
-    n_eigenvectors: int = 11
-    """Diffusion coordinates of the flexible tree."""
-    merge_scale: float = 1.0
-    """Larger values make smaller folders in the flexible tree."""
+    markov_alpha: float = 1.0  # how much of the density is normalized out of the Markov chain; see `markov_spectrum`
+    n_eigenvectors: int = 11  # diffusion coordinates of the flexible tree
+    merge_scale: float = 1.0  # larger values make smaller folders in the flexible tree
 
 
 def build_tree(
-    distances: npt.ArrayLike,
-    affinity: npt.ArrayLike,
-    tree: str = "ward",
-    options: BuildOptions | None = None,
+    distances: npt.ArrayLike, affinity: npt.ArrayLike, tree: str = "ward", options: BuildOptions | None = None
 ) -> PartitionTree:
     """Build a partition tree.
 
@@ -54,7 +49,7 @@ def build_tree(
           folders;
         * "average": average linkage on the distances, cut alike;
         * "flexible": the paper's, from diffusion coordinates of the affinity;
-        * "binary": halves at the median of psi_2, again within each half.
+        * "binary": split at the median of psi_2, again within each half.
     options
         See `BuildOptions`.
 
@@ -72,19 +67,13 @@ def build_tree(
     >>> build_tree(D, np.exp(-D), "ward").level(1)
     array([0, 0, 1, 1])
     """
-    check_builder(tree)
+    one_of("tree", tree, BUILDERS)
     D, G = np.asarray(distances, dtype=np.float64), np.asarray(affinity, dtype=np.float64)
     if D.ndim != 2 or D.shape[0] != D.shape[1] or D.shape != G.shape:
         raise InputError(f"distances {D.shape} and affinity {G.shape} must be square and alike")
     if len(D) < 3:
         return PartitionTree.from_labels(np.zeros((1, len(D)), dtype=np.intp))
     return BUILDERS[tree](D, G, options or BuildOptions())
-
-
-def check_builder(tree: str) -> None:
-    """Raise an `InputError` that lists the builders if there is none of this name."""
-    if tree not in BUILDERS:
-        raise InputError(f"unknown tree builder '{tree}'; there are {', '.join(sorted(BUILDERS))}")
 
 
 def _flexible(distances: FloatArray, affinity: FloatArray, options: BuildOptions) -> PartitionTree:
@@ -94,7 +83,7 @@ def _flexible(distances: FloatArray, affinity: FloatArray, options: BuildOptions
 
 
 def _ward(distances: FloatArray, affinity: FloatArray, options: BuildOptions) -> PartitionTree:
-    # The tree distance is an L1 distance, and the root of an L1 distance is Euclidean: what Ward's criterion asks for.
+    # The tree distance is an L1 distance, and the root of an L1 distance is Euclidean, as Ward's criterion requires.
     return tree_of_linkage(linkage(squareform(np.sqrt(distances), checks=False), "ward"), affinity, options)
 
 
@@ -105,8 +94,8 @@ def _average(distances: FloatArray, affinity: FloatArray, options: BuildOptions)
 def tree_of_linkage(Z: FloatArray, affinity: Any, options: BuildOptions) -> PartitionTree:
     """Cut a linkage into levels; the folder with the largest height x size is split first.
 
-    Height alone splits the noisiest folder to pieces before others are split at all: on softmax the agreement with the
-    16 planted key clusters fell from .98 to .7.
+    Height alone splits the noisiest folder to pieces before the others are split at all: on planted softmax tensors
+    the agreement with the 16 key clusters fell from .98 to .7.
     """
     n = len(Z) + 1
     merges = np.argsort(Z[:, 2] * Z[:, 3], kind="stable")  # rises towards the root, so children stay before parents
@@ -114,7 +103,7 @@ def tree_of_linkage(Z: FloatArray, affinity: Any, options: BuildOptions) -> Part
     number[n + merges] = np.arange(n, 2 * n - 1)
     ordered = Z[merges]
     ordered[:, :2] = number[ordered[:, :2].astype(np.intp)]
-    # Leaves that were joined at height 0 are the same: they may share a folder, but no level tells them apart.
+    # Leaves joined at height 0 are the same: they may share a folder, but no level separates them.
     different = 1 + int(np.count_nonzero(Z[:, 2] > _SAME * Z[:, 2].max()))
     counts = [count for count in folder_counts(n) if count < different]
     if 1 < different < n:
@@ -124,11 +113,11 @@ def tree_of_linkage(Z: FloatArray, affinity: Any, options: BuildOptions) -> Part
 
 
 def folder_counts(n: int) -> list[int]:
-    """Folders a level: 2, each level up to 2^(1/4) times the one above, up to n / 2, or n / 4 where n is large.
+    """Folders per level: 2, each level up to 2^(1/4) times the one above, up to n / 2, or n / 4 where n is large.
 
-    Steps of 2 can miss a partition whose folders do not split in turns: on smooth planted tensors of (128, 128, 64)
-    they left 6 of 48 agreements below .9, the small steps none. Small steps are almost free, since the folders they add
-    are few. Fine levels are not: from n / 4 to n / 2 they make a distance 1.6 times as dear.
+    Steps of 2 can miss a partition whose folders do not split in turn: on smooth planted tensors of (128, 128, 64)
+    they left 6 of 48 agreements below .9, the small steps none. Small steps cost almost nothing, since they add few
+    folders. Fine levels do: from n / 4 to n / 2 they make a distance 1.6 times as expensive.
     """
     finest = min(n // 2, max(64, n // 4))
     return sorted({round(2 ** (1 + step / 4)) for step in range(4 * n.bit_length())} & set(range(2, finest + 1)))
@@ -158,14 +147,14 @@ BUILDERS: dict[str, Callable[[FloatArray, FloatArray, BuildOptions], PartitionTr
 
 
 def _psi_2(spectrum: Spectrum) -> FloatArray:
-    """Leading coordinate; zeros where every point is like every other."""
+    """Leading coordinate; zeros where all points are alike."""
     return spectrum.vectors[:, 0] if len(spectrum.values) else np.zeros(len(spectrum.stationary))
 
 
 def _ordered(labels: IntArray, spectrum: Spectrum) -> PartitionTree:
     """Tree of these levels, coarse to fine, the children of every folder sorted by mean psi_2.
 
-    An order that did not look at the geometry would change with the order of the input.
+    An order that ignored the geometry would change with the order of the input.
     """
     psi_2 = _psi_2(spectrum)
     keys: list[npt.NDArray[np.generic]] = []

@@ -13,23 +13,15 @@ from headscape.wavelets.haar import haar_transform
 __all__ = ["CompressionSample"]
 
 _ENTRIES = 2**17
-"""Entries of the sample: milliseconds, whatever the size of the array."""
+"""Entries of the sample: it takes milliseconds, whatever the size of the array."""
 _SHUFFLES = 2
 
 
 class CompressionSample:
-    """A part of an array on which trees can be compared.
+    """A random part of an array on which trees can be compared; of d axes, each is cut to at most 2^(17/d) leaves.
 
-    Raw l1 norms are not comparable between trees of different shape; their ratio to the same trees' on shuffled leaves
-    is. Sample and shuffles are drawn once, so rounds of the questionnaire are compared on the same terms.
-
-    Parameters
-    ----------
-    values
-        The array, or what reads its slices; each of its d axes is cut to a random 2^(17/d) of its leaves where it is
-        longer.
-    random_state
-        Seed of the sample and of the shuffles.
+    Raw l1 norms are not comparable between trees of different shape; their ratio to those of the same trees on shuffled
+    leaves is. Sample and shuffles are drawn once, so rounds of the questionnaire are compared on equal terms.
     """
 
     def __init__(self, values: Slices, random_state: int | None) -> None:
@@ -45,6 +37,6 @@ class CompressionSample:
         """l1 norm of the Haar coefficients over its mean for shuffled leaves; 1 for an array of zeros."""
         small = [tree.restrict(kept) for tree, kept in zip(trees, self._leaves, strict=True)]
         coefficients = haar_transform(self._stack, [None, *small])
-        organised, *shuffled = (float(np.abs(part).sum()) for part in coefficients)
+        organized, *shuffled = (float(np.abs(part).sum()) for part in coefficients)
         null = sum(shuffled) / len(shuffled)
-        return organised / null if null > 0 else 1.0
+        return organized / null if null > 0 else 1.0

@@ -9,6 +9,7 @@ import numpy as np
 import numpy.typing as npt
 import scipy.sparse
 
+from headscape.checks import integer
 from headscape.errors import InputError
 from headscape.geometry.affinity import dual_affinity, median_distance
 from headscape.geometry.build import BuildOptions, build_tree
@@ -22,14 +23,11 @@ FloatArray = npt.NDArray[np.float64]
 
 @dataclass(frozen=True, eq=False)
 class Consensus:
-    """What several organisations agree on, for one axis of length n."""
+    """What several fits agree on, for one axis of length n."""
 
-    distances: FloatArray
-    """(n, n); mean of the distances, each over its median."""
-    spread: FloatArray
-    """(n, n); standard deviation of the same over the fits, 0 for a single one."""
-    affinity: FloatArray
-    """(n, n); exp(-D / eps)."""
+    distances: FloatArray  # (n, n); mean of the distances, each over its median
+    spread: FloatArray  # (n, n); their standard deviation over the fits, 0 for a single one
+    affinity: FloatArray  # (n, n); exp(-D / eps)
     tree: PartitionTree
     n_fits: int
 
@@ -40,21 +38,23 @@ def consensus(fits: Sequence[Questionnaire], axis: int = -1) -> Consensus:
     Parameters
     ----------
     fits
-        Fitted questionnaires, one a batch, with the same heads. Affinity and tree are made with the settings of the
+        Fitted questionnaires, one per batch, with the same heads. Affinity and tree are made with the settings of the
         first.
     axis
-        Which axis, by default the last, the heads.
+        Which axis; by default the last, the heads.
 
     Raises
     ------
     InputError
-        If there is no fit, one is not fitted or has distances of neighbours only, or their axes differ in length.
+        If there is no fit or no such axis, one is not fitted or has only distances of neighbours, or the axes differ in
+        length.
     """
     if not fits:
         raise InputError("a consensus needs at least one fitted questionnaire, none was given")
     for i, fit in enumerate(fits):
         if not hasattr(fit, "distances_"):
             raise InputError(f"questionnaire {i} is not fitted; call fit first")
+        integer("axis", axis, -len(fit.distances_), len(fit.distances_) - 1)
         if scipy.sparse.issparse(fit.distances_[axis]):
             raise InputError(f"questionnaire {i} kept neighbours only; fit with n_neighbours=None for a consensus")
     squares = [np.asarray(fit.distances_[axis]) for fit in fits]
@@ -62,7 +62,7 @@ def consensus(fits: Sequence[Questionnaire], axis: int = -1) -> Consensus:
 
 
 def consensus_of(squares: Sequence[FloatArray], settings: Questionnaire) -> Consensus:
-    """The consensus of distance matrices (n, n) themselves, with affinity and tree made as `settings` say."""
+    """The consensus of distance matrices (n, n), with affinity and tree made by the settings of a questionnaire."""
     lengths = [len(D) for D in squares]
     if len(set(lengths)) > 1:
         raise InputError(f"the fits have axes of different lengths {lengths}; a consensus needs the same heads in each")

@@ -12,6 +12,7 @@ import scipy.sparse
 import scipy.sparse.linalg
 from threadpoolctl import ThreadpoolController  # type: ignore[import-untyped]
 
+from headscape.checks import finite, integer
 from headscape.errors import InputError
 
 __all__ = ["Spectrum", "diffusion_map", "markov_spectrum", "one_blas_thread"]
@@ -27,12 +28,9 @@ _ZERO = 1e-10
 class Spectrum(NamedTuple):
     """Leading eigenpairs of a Markov chain after the constant one."""
 
-    values: FloatArray
-    """(k,); |values| descending, all at least 1e-10."""
-    vectors: FloatArray
-    """(n, k); psi_k = v_k / v_1, so each has mean 0 and mean square 1 under `stationary`."""
-    stationary: FloatArray
-    """(n,); the chain's stationary distribution."""
+    values: FloatArray  # (k,); |values| descending, all at least 1e-10
+    vectors: FloatArray  # (n, k); psi_k = v_k / v_1, so each has mean 0 and mean square 1 under `stationary`
+    stationary: FloatArray  # (n,); the chain's stationary distribution
 
 
 @cache
@@ -52,17 +50,17 @@ def markov_spectrum(affinity: Any, n_components: int, markov_alpha: float = 1.0)
         K_{ij} \leftarrow K_{ij} / (d_i^\alpha d_j^\alpha), \quad d = K 1; \qquad
         S = D^{-1/2} K D^{-1/2}, \quad D = \mathrm{diag}(K 1), \quad v_1 = \sqrt{d / \sum d}
 
-    and v_k, k >= 2, are the eigenvectors of S - v_1 v_1^T. That v_1 is written down, not computed, is what keeps the
-    coordinates psi_k = v_k / v_1 right when the affinity falls into blocks or has a far outlier.
+    and v_k, k >= 2, are the eigenvectors of S - v_1 v_1^T. Because v_1 is known in closed form and not computed, the
+    coordinates psi_k = v_k / v_1 are right even when the affinity falls into blocks or has a far outlier.
 
     Parameters
     ----------
     affinity
-        (n, n), symmetric, no negative entry, no row of zeros; not checked here. A scipy sparse array stays one.
+        (n, n), symmetric, no negative entry, no row of zeros; not checked here. A scipy sparse array stays sparse.
     n_components
-        How many at most; fewer come back where eigenvalues vanish.
+        At most this many; fewer are returned where eigenvalues vanish.
     markov_alpha
-        0 is what the paper prints, 1 (the density taken out) what its code did.
+        0 as printed in the paper, 1 (density normalized out) as in its code.
     """
     if _is_sparse(affinity):
         if affinity.shape[0] > _DENSE_UP_TO:
@@ -88,7 +86,7 @@ def markov_spectrum(affinity: Any, n_components: int, markov_alpha: float = 1.0)
 
 
 def _leading(values: FloatArray, vectors: FloatArray, stationary: FloatArray, k: int) -> Spectrum:
-    """The k largest, as coordinates, with their signs settled."""
+    """The k largest, as coordinates, with their signs fixed by rule."""
     leading = np.argsort(-np.abs(values), kind="stable")[:k]
     leading = leading[np.abs(values[leading]) >= _ZERO]
     psi = vectors[:, leading] / np.sqrt(stationary)[:, None]
@@ -96,7 +94,7 @@ def _leading(values: FloatArray, vectors: FloatArray, stationary: FloatArray, k:
 
 
 def _sparse_spectrum(affinity: Any, n_components: int, markov_alpha: float) -> Spectrum:
-    """`markov_spectrum` without a dense (n, n) matrix: S - v_1 v_1^T is applied, not written down."""
+    """`markov_spectrum` without a dense (n, n) matrix: S - v_1 v_1^T is applied, never formed."""
     K = scipy.sparse.csr_array(affinity, dtype=np.float64)
     n = K.shape[0]
     with one_blas_thread():
@@ -145,29 +143,30 @@ def diffusion_map(affinity: Any, n_components: int = 3, t: float = 1.0, markov_a
     affinity
         (n, n), symmetric, no negative entry, no row of zeros; an array, or a scipy sparse one for many points.
     n_components
-        Columns of the result. Where the chain has fewer eigenvalues that differ from 0, columns of zeros follow.
+        Columns of the result. Where the chain has fewer nonzero eigenvalues, columns of zeros follow.
     t
-        Diffusion time; needs to be a whole number if eigenvalues may be negative.
+        Diffusion time; it must be a whole number if eigenvalues may be negative.
     markov_alpha
         See `markov_spectrum`.
 
     Raises
     ------
     InputError
-        If the affinity is not as above.
+        If the affinity is not as above, or a parameter is not a number.
 
     Returns
     -------
-    (n, n_components) float64. Signs are settled by the third moment, so permuting the points permutes the rows.
+    (n, n_components) float64. Signs are fixed by the third moment, so permuting the points permutes the rows.
 
     >>> blocks = np.kron(np.eye(2), np.ones((2, 2)))
     >>> diffusion_map(blocks, n_components=1).round(6).T ** 2
     array([[1., 1., 1., 1.]])
     """
-    if n_components < 1:
-        raise InputError(f"n_components must be at least 1, not {n_components}")
+    integer("n_components", n_components, low=1)
+    finite("markov_alpha", markov_alpha)
+    whole = finite("t", t).is_integer()
     spectrum = markov_spectrum(_check_affinity(affinity), n_components, markov_alpha)
-    if t != int(t) and (spectrum.values < 0).any():
+    if not whole and (spectrum.values < 0).any():
         raise InputError(f"t = {t} needs eigenvalues that are not negative, the chain has {spectrum.values.min():.3g}")
     coordinates = np.zeros((len(spectrum.vectors), n_components))
     coordinates[:, : len(spectrum.values)] = spectrum.values**t * spectrum.vectors
@@ -175,37 +174,17 @@ def diffusion_map(affinity: Any, n_components: int = 3, t: float = 1.0, markov_a
 
 
 def _check_affinity(affinity: Any) -> Any:
-    if _is_sparse(affinity):
-        return _check_sparse(scipy.sparse.csr_array(affinity, dtype=np.float64))
-    K = np.asarray(affinity, dtype=np.float64)
+    """The affinity as float64, after checking that it is square, finite, not negative, symmetric and without zero rows."""
+    sparse = _is_sparse(affinity)
+    K: Any = scipy.sparse.csr_array(affinity, dtype=np.float64) if sparse else np.asarray(affinity, dtype=np.float64)
     if K.ndim != 2 or K.shape[0] != K.shape[1] or K.shape[0] == 0:
         raise InputError(f"an affinity is a square matrix, this array has shape {K.shape}")
-    if not np.isfinite(K).all() or (K < 0).any():
-        i, j = np.argwhere(~np.isfinite(K) | (K < 0))[0]
-        raise InputError(f"an affinity is finite and not negative, entry ({i}, {j}) is {K[i, j]}")
-    if not np.allclose(K, K.T, rtol=1e-8, atol=1e-12 * K.max()):
-        raise InputError(
-            f"an affinity is symmetric, this one differs from its transpose by {np.abs(K - K.T).max():.3g}"
-        )
-    lonely = np.flatnonzero(~K.any(axis=1))
-    if lonely.size:
-        raise InputError(f"row {lonely[0]} of the affinity is all zeros; put 1 on its diagonal")
-    return K
-
-
-def _is_sparse(affinity: object) -> bool:
-    return bool(scipy.sparse.issparse(affinity))
-
-
-def _check_sparse(K: Any) -> Any:
-    if K.shape[0] != K.shape[1] or K.shape[0] == 0:
-        raise InputError(f"an affinity is a square matrix, this array has shape {K.shape}")
-    bad = np.flatnonzero(~np.isfinite(K.data) | (K.data < 0))
+    entries = K.data if sparse else K.ravel()
+    bad = np.flatnonzero(~np.isfinite(entries) | (entries < 0))
     if bad.size:
-        i = int(np.searchsorted(K.indptr, bad[0], side="right")) - 1
-        raise InputError(
-            f"an affinity is finite and not negative, entry ({i}, {K.indices[bad[0]]}) is {K.data[bad[0]]}"
-        )
+        rows, columns = K.tocoo().coords if sparse else np.indices(K.shape).reshape(2, -1)
+        place = (int(rows[bad[0]]), int(columns[bad[0]]))
+        raise InputError(f"an affinity is finite and not negative, entry {place} is {entries[bad[0]]}")
     gap = abs(K - K.T).max()
     if gap > 1e-8 * K.max():
         raise InputError(f"an affinity is symmetric, this one differs from its transpose by {gap:.3g}")
@@ -215,10 +194,14 @@ def _check_sparse(K: Any) -> Any:
     return K
 
 
+def _is_sparse(affinity: object) -> bool:
+    return bool(scipy.sparse.issparse(affinity))
+
+
 def _signs(psi: FloatArray, weight: FloatArray) -> FloatArray:
     """Signs that make third moments positive; where that is 0 the longer tail decides, then the first point is low.
 
-    The first two rules do not look at where a point stands, so they commute with permutations.
+    The first two rules do not depend on the order of the points, so they commute with permutations.
     """
     third = weight @ psi**3
     tails = psi.max(axis=0) + psi.min(axis=0)

@@ -1,4 +1,4 @@
-"""What organising an array will take: memory, disk, and time by rates measured on this machine."""
+"""What organizing an array will take: memory, disk, and time from rates measured on this machine."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from dataclasses import dataclass
 import numpy as np
 import scipy.linalg
 
+from headscape.compiled import n_threads
 from headscape.errors import InputError
 from headscape.geometry import sketch
-from headscape.geometry._compiled import n_threads
 from headscape.geometry.build import folder_counts
 from headscape.geometry.diffusion import one_blas_thread
 from headscape.geometry.folder_means import chunks_of, fill_means
@@ -33,32 +33,20 @@ _EIGEN = 192
 
 @dataclass(frozen=True)
 class Operations:
-    """How often a fit does what takes its time."""
+    """How often a fit does each thing that takes time."""
 
-    l1: float
-    """|a - b|."""
-    means: float
-    """Folder means made."""
-    cosine: float
-    """Multiplications and additions of the first affinities."""
-    eigen: float
-    """n^3, summed over the trees built."""
-    disk: float
-    """Bytes written to scratch files and read from them."""
+    l1: float  # |a - b|
+    means: float  # folder means
+    cosine: float  # multiply-adds of the first affinities
+    eigen: float  # n^3, summed over the trees built
+    disk: float  # bytes written to scratch files and read from them
 
 
-@dataclass(frozen=True)
-class Rates:
+class Rates(Operations):
     """The same, per second on this machine, with the threads asked for."""
 
-    l1: float
-    means: float
-    cosine: float
-    eigen: float
-    disk: float
-
     def seconds(self, operations: Operations) -> float:
-        """Time of so many operations, one kind after another."""
+        """Time of these operations, one kind after another."""
         return float(sum(getattr(operations, name) / rate for name, rate in vars(self).items()))
 
 
@@ -66,10 +54,8 @@ class Rates:
 class FitEstimate:
     """What one fit takes."""
 
-    memory: float
-    """Bytes at the peak, beside the array."""
-    disk: float
-    """Bytes of scratch files."""
+    memory: float  # bytes at the peak, not counting the array
+    disk: float  # bytes of scratch files
     seconds: float
     on_disk: bool
 
@@ -84,21 +70,19 @@ def estimate_fit(
 ) -> FitEstimate:
     """Estimate memory, disk and time of ``questionnaire.fit`` on an array of this shape, without the array.
 
-    Time is the number of operations (`fit_operations`) over their measured rates. Expect a factor of two either way:
-    trees are not built yet, and other work on the machine is not known.
+    Time is the number of operations (`fit_operations`) over their measured rates. Expect it to be off by up to a factor
+    of two: the trees are not known yet, nor is the other load on the machine.
 
     Parameters
     ----------
     questionnaire
         Its settings.
-    shape, itemsize
-        Of the array; bytes an entry.
+    shape, itemsize, names
+        Of the array; bytes per entry; names of its axes, for messages.
     held
         Whether the array is in memory already.
     rates
-        As from `measure_rates`, which is asked otherwise and takes about a second.
-    names
-        Of the axes, for messages.
+        As from `measure_rates`, which is called otherwise and takes about a second.
 
     Raises
     ------
@@ -119,7 +103,7 @@ def estimate_fit(
 def fit_operations(
     questionnaire: Questionnaire, shape: tuple[int, ...], itemsize: int = 4, tiles: float | None = None
 ) -> Operations:
-    """Count what a fit does, with the largest number of folders its trees can have.
+    """Count the operations of a fit, with the largest number of folders its trees can have.
 
     `tiles` is the memory for folder means of a fit from disk, None for one in memory.
 
@@ -153,7 +137,7 @@ def fit_operations(
 
 
 def _folders(n: int, tree: str) -> int:
-    """Folders of a tree at most: leaves, the root, and two for each split of a level."""
+    """The most folders a tree can have: leaves, the root, and two for each split of a level."""
     if tree in ("ward", "average") and n > 2:
         return n + 1 + 2 * max(folder_counts(n), default=0) - (2 if folder_counts(n) else 0)
     return 2 * n - 1
@@ -193,7 +177,7 @@ def _seconds(call: Callable[[], object]) -> float:
 
 
 def _disk_rate() -> float:
-    """Bytes a second, written and read once; files that the system keeps in memory are as fast as that."""
+    """Bytes per second, written and read once; files that the system caches in memory are as fast as memory."""
     values = np.zeros((64, 256, 64), dtype=np.float32)
     began = time.perf_counter()
     with Layouts(values, ("axis0", "axis1", "axis2"), tempfile.gettempdir(), 1e9, 1) as files:

@@ -7,7 +7,7 @@ import numpy.typing as npt
 from scipy.sparse.csgraph import connected_components
 from scipy.spatial.distance import pdist, squareform
 
-from headscape.geometry._compiled import compiled
+from headscape.compiled import compiled
 from headscape.geometry.diffusion import Spectrum, one_blas_thread
 
 __all__ = ["flexible_levels"]
@@ -16,7 +16,7 @@ FloatArray = npt.NDArray[np.float64]
 IntArray = npt.NDArray[np.intp]
 
 _SAME = 1e-9
-"""Nodes closer than this share of the largest distance are the same: what eigenvectors of equal rows differ by."""
+"""Nodes closer than this share of the largest distance are the same: eigenvectors of equal rows differ by as much."""
 
 
 def flexible_levels(spectrum: Spectrum, merge_scale: float = 1.0) -> list[IntArray]:
@@ -24,20 +24,11 @@ def flexible_levels(spectrum: Spectrum, merge_scale: float = 1.0) -> list[IntArr
 
     Level l = 0, 1, ... compares folders at diffusion time t = 2^l: leaves have coordinates
     (lambda_k / max |lambda|)^t psi_k, folders the mean distance over pairs of their leaves. Nodes are taken in order of
-    the distance d to their nearest node. A node on its own joins that node's cluster of current size s if s = 1 or
-    d < median 2^(1 - s) / merge_scale; refused, it tries its next nearest when that distance is due. The level ends
+    the distance d to their nearest node. A single node joins that node's cluster of current size s if s = 1 or
+    d < median 2^(1 - s) / merge_scale; if refused, it tries its next nearest when that distance is due. The level ends
     when d reaches the median. If the median is 0, all nodes at distance 0 are joined at once.
 
-    Parameters
-    ----------
-    spectrum
-        Of n points.
-    merge_scale
-        Larger values make smaller folders.
-
-    Returns
-    -------
-    One label array (n,) a level; the last is all 0.
+    Returns one label array (n,) per level; the last is all 0.
     """
     n = len(spectrum.vectors)
     labels = np.arange(n, dtype=np.intp)
@@ -85,7 +76,7 @@ def _join_pairs(
 ) -> IntArray:
     """Go through pairs by rising distance; that is the queue of nodes with their nearest, next nearest, ... partners.
 
-    A node that joined, or was joined, is not taken again, so whoever is taken is still on its own.
+    A node that joined, or was joined, is not processed again, so every node processed is still single.
     """
     cluster = np.arange(n)
     size = np.ones(n, dtype=np.intp)

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple, Protocol
 import numpy as np
 import numpy.typing as npt
 
-from headscape.geometry._compiled import compiled, run_tasks
+from headscape.compiled import compiled, run_tasks
 from headscape.geometry.l1 import ROWS
 from headscape.tree import PartitionTree
 
@@ -47,31 +47,29 @@ class Slices(Protocol):
 def folder_weights(tree: PartitionTree, level_weight: float, size_weight: float) -> npt.NDArray[np.float64]:
     """Weight of each folder, (|F|/n)^size_weight 2^(-level_weight level(F)), in the order of ``tree.folders()``."""
     share = tree.sizes / tree.n_leaves
-    weights: npt.NDArray[np.float64] = share**size_weight * np.exp2(-level_weight * tree.folders().level)
+    with np.errstate(over="ignore"):  # distances are checked, `emd.check_range`
+        weights: npt.NDArray[np.float64] = share**size_weight * np.exp2(-level_weight * tree.folders().level)
     return weights
 
 
 class Choice(NamedTuple):
-    """Some folders of a tree, as the kernels want them; arrays but the first are over all folders of the tree."""
+    """Some folders of a tree, as the kernels need them; arrays but the first are over all folders of the tree."""
 
-    folders: IntArray
-    """Indices into ``tree.folders()`` of those chosen, ascending."""
-    slot: IntArray
-    """Place of each folder among those chosen, or -1."""
-    leaf: IntArray
-    """The leaf of a folder that is one, or -1."""
-    order: IntArray
+    folders: IntArray  # indices into ``tree.folders()`` of those chosen, ascending
+    slot: IntArray  # place of each folder among those chosen, or -1
+    leaf: IntArray  # the leaf of a folder that is one, or -1
+    order: IntArray  # of the tree's leaves
     start: IntArray
     stop: IntArray
-    first: IntArray
-    """First child."""
-    children: IntArray
-    """Number of children, which follow the first."""
+    first: IntArray  # the first child
+    children: IntArray  # number of children, which follow the first
     weight: npt.NDArray[np.float64]
 
-    def part(self, lo: int, hi: int) -> Choice:
-        """Choose only folders lo..hi of those chosen."""
-        return _with_slots(self, self.folders[lo:hi])
+    def only(self, folders: IntArray) -> Choice:
+        """Choose these folders instead."""
+        slot = np.full(len(self.leaf), -1, dtype=np.intp)
+        slot[folders] = np.arange(len(folders))
+        return self._replace(folders=folders, slot=slot)
 
 
 def choose(tree: PartitionTree, weight: npt.NDArray[np.float64], which: str) -> Choice:
@@ -80,17 +78,11 @@ def choose(tree: PartitionTree, weight: npt.NDArray[np.float64], which: str) -> 
     leaf = np.where(tree.sizes == 1, tree.order[folders.start], -1)
     wanted = {"all": np.ones_like(leaf, dtype=bool), "leaves": leaf >= 0, "larger": leaf < 0}[which]
     arrays = (leaf, tree.order, folders.start, folders.stop, *tree.child_ranges, weight)
-    return _with_slots(Choice(leaf, leaf, *arrays), np.flatnonzero(wanted))
-
-
-def _with_slots(choice: Choice, folders: IntArray) -> Choice:
-    slot = np.full(len(choice.leaf), -1, dtype=np.intp)
-    slot[folders] = np.arange(len(folders))
-    return choice._replace(folders=folders, slot=slot)
+    return Choice(leaf, leaf, *arrays).only(np.flatnonzero(wanted))
 
 
 class Chunk(NamedTuple):
-    """Some folders of the first axis with some of each of the others: their means are made together."""
+    """Some folders of the first axis with some of each of the others: their means are computed together."""
 
     chosen: list[Choice]
 
@@ -105,17 +97,17 @@ def chunks_of(
 ) -> list[Chunk]:
     """All tuples of folders in chunks of about `CHUNK` bytes, at least one folder of the first axis each.
 
-    The cut does not look at the memory there is: float32 sums begin anew with a chunk, so with it the last bits would
-    change.
+    Where they are cut does not depend on the memory available: float32 sums start anew with each chunk, so the last
+    bits of the result would depend on it too.
 
     Parameters
     ----------
     slices
-        Only shape and dtype are looked at.
+        Only shape and dtype are used.
     others, weights
-        Trees of the other axes, and for each of its folders what to multiply the sum of its leaves by.
+        Trees of the other axes, and for each folder what to multiply the sum of its leaves by.
     leaves
-        Whether tuples of single leaves are in.
+        Whether to include tuples of single leaves.
     """
     n, m = slices.shape[0], len(others)
     rows = n + -n % ROWS
@@ -130,14 +122,16 @@ def chunks_of(
         if not n_first * width:
             continue
         step = min(n_first, max(1, int(CHUNK) // (rows * width * slices.dtype.itemsize)))
-        chunks += [Chunk([chosen[0].part(lo, lo + step), *chosen[1:]]) for lo in range(0, n_first, step)]
+        chunks += [
+            Chunk([chosen[0].only(chosen[0].folders[lo : lo + step]), *chosen[1:]]) for lo in range(0, n_first, step)
+        ]
     return chunks
 
 
 def fill_means(slices: Slices, chunks: Sequence[Chunk], means: Sequence[Floats], start: int, threads: int) -> None:
     """Write the weighted means of slices start, start + 1, .. over the tuples of each chunk to its array of `means`.
 
-    Each array has a row a slice; rows beyond the last slice become zeros. A slice is read once for all chunks.
+    Each array has one row per slice; rows beyond the last slice become zeros. A slice is read once for all chunks.
     """
     n = max(0, min(slices.shape[0] - start, len(means[0])))
     for array in means:
@@ -160,35 +154,24 @@ def _slice_means(one: Floats, chosen: list[Choice], means: Floats) -> None:
     first, inner = one.shape[0], len(chosen[0].folders)
     leaves = math.prod(one.shape[1:])
     current = np.empty((leaves, inner), dtype=one.dtype) if len(chosen) > 1 else means[None]
-    _sum_first(one.reshape(first, leaves), *chosen[0], current)
+    _sum_first(one.reshape(first, leaves), chosen[0], current)
     outer, width = 1, leaves * inner
     for b, choice in enumerate(chosen[1:], start=1):
         n_leaves, count = one.shape[b], len(choice.folders)
         width //= n_leaves
         shape = (outer, count, width)
         result = means.reshape(shape) if b == len(chosen) - 1 else np.empty(shape, dtype=one.dtype)
-        _sum_next(current.reshape(outer, n_leaves, width), *choice, result)
+        _sum_next(current.reshape(outer, n_leaves, width), choice, result)
         current, outer = result, outer * count
 
 
 @compiled
-def _sum_first(
-    rows: Floats,
-    folders: IntArray,
-    slot: IntArray,
-    leaf: IntArray,
-    order: IntArray,
-    start: IntArray,
-    stop: IntArray,
-    first: IntArray,
-    count: IntArray,
-    weight: npt.NDArray[np.float64],
-    out: Floats,
-) -> None:
+def _sum_first(rows: Floats, choice: Choice, out: Floats) -> None:
     """out[k, slot[f]] = weight[f] * sum over the leaves of f of rows[leaf, k].
 
     Children stand behind their parent, so going backwards their sums are ready; those not chosen are summed anew.
     """
+    folders, slot, leaf, order, start, stop, first, count, weight = choice
     width = rows.shape[1]
     scale = weight[folders].astype(rows.dtype)
     # 16 more, or the columns read below would share a few cache lines
@@ -222,24 +205,13 @@ def _sum_first(
 
 
 @compiled
-def _sum_next(
-    rows: Floats,
-    folders: IntArray,
-    slot: IntArray,
-    leaf: IntArray,
-    order: IntArray,
-    start: IntArray,
-    stop: IntArray,
-    first: IntArray,
-    count: IntArray,
-    weight: npt.NDArray[np.float64],
-    out: Floats,
-) -> None:
+def _sum_next(rows: Floats, choice: Choice, out: Floats) -> None:
     """out[o, slot[f]] = weight[f] * sum over the leaves of f of rows[o, leaf].
 
     Of the children of a chosen folder those that are not leaves are chosen too. They get their weight once the parent
     has their sum.
     """
+    folders, slot, leaf, _, _, _, first, count, weight = choice
     width = rows.shape[2]
     for o in range(len(rows)):
         for s in range(len(folders) - 1, -1, -1):

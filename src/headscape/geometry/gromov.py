@@ -1,7 +1,12 @@
-"""Distances between networks, as functions of arrays: geometries, curves over depth and rank, and a map of them all."""
+"""Distances between metric spaces: Gromov-Wasserstein from several starts, its lower bound, and a map of many spaces.
+
+A space is a distance matrix (n, n) whose points all have weight 1 / n. Optimal transport is POT's throughout; own are the
+lower bound, the choice of starts, and the rounding of a rough coupling onto its marginals, which POT lacks.
+"""
 
 from __future__ import annotations
 
+import warnings
 from importlib import import_module
 from typing import Any, NamedTuple
 
@@ -10,42 +15,26 @@ import numpy.typing as npt
 
 from headscape.errors import InputError
 
-__all__ = [
-    "DEPTHS",
-    "RANKS",
-    "Match",
-    "classical_map",
-    "depth_profile",
-    "energy_curve",
-    "geometry_bound",
-    "in_order",
-    "match_geometries",
-    "refine",
-]
+__all__ = ["Match", "classical_map", "geometry_bound", "in_order", "match_geometries", "refine"]
 
 FloatArray = npt.NDArray[np.float64]
 
-DEPTHS = np.linspace(0, 1, 21)
-"""Layer distances, relative to that of the first and the last layer, at which depth profiles are compared."""
-RANKS = np.unique(np.geomspace(1, 99, 20).round().astype(int))
-"""Numbers of coefficients at which energy curves are compared: equal steps of log rank among the 100 largest supports
-that the organize study keeps, the constant not counted."""
 COOLING = (0.3, 0.2, 0.1, 0.07, 0.05, 0.03, 0.02)
-"""Entropic regularisations in the order of the annealed start, in units of the squared median distance. On the bundled
+"""Entropic regularizations of the annealed start, in order, in units of the squared median distance. On the bundled
 models it ends at or below the best of 100 random starts in five pairs of six."""
 COOLING_STEPS, SCALINGS = 40, 60
-"""Steps at each regularisation, and Sinkhorn scalings in each; half as many leave distances up to 2 % larger."""
+"""Steps at each regularization, and Sinkhorn iterations in each; half as many leave distances up to 2 % larger."""
 
 
 class Match(NamedTuple):
-    """Two geometries laid on each other: the distance reached and the coupling (n, m) that reaches it."""
+    """Two spaces laid on each other: the distance reached and the coupling (n, m) that reaches it."""
 
     distance: float
     coupling: FloatArray
 
 
 def _pot() -> Any:
-    """POT, asked for only when two geometries are matched; its import takes a second or two."""
+    """POT, imported only when two spaces are matched: its import takes a second or two."""
     try:
         return import_module("ot")
     except ModuleNotFoundError:
@@ -80,29 +69,27 @@ def geometry_bound(A: FloatArray, B: FloatArray) -> Match:
 
 
 def in_order(n: int, m: int) -> FloatArray:
-    """The coupling that keeps the order: the first head with the first, the last with the last; the identity if n = m.
+    """The coupling that keeps the order: the first point with the first, the last with the last; the identity if n = m.
 
     >>> in_order(2, 4) * 4
     array([[1., 1., 0., 0.],
            [0., 0., 1., 1.]])
     """
-    low = np.maximum(np.arange(n)[:, None] * m, np.arange(m) * n)
-    high = np.minimum(np.arange(1, n + 1)[:, None] * m, np.arange(1, m + 1) * n)
-    return np.asarray(np.maximum(high - low, 0) / (n * m))
+    return np.asarray(_pot().emd_1d(np.arange(n, dtype=np.float64), np.arange(m, dtype=np.float64)))
 
 
 def refine(A: FloatArray, B: FloatArray, start: FloatArray) -> Match:
-    r"""Gromov-Wasserstein distance of two distance matrices (n, n) and (m, m), found downhill from a coupling.
+    r"""Gromov-Wasserstein distance of two distance matrices (n, n) and (m, m), by descent from a coupling.
 
     .. math:: GW^2 = \min_T \sum_{ijkl} (A_{ik} - B_{jl})^2 T_{ij} T_{kl}
 
-    over couplings T (n, m) with even marginals, by the conditional gradient of POT. What is found is an upper bound:
-    the problem is not convex.
+    over couplings T (n, m) with uniform marginals, by POT's conditional gradient. The result is an upper bound: the
+    problem is not convex.
     """
     coupling = _pot().gromov.gromov_wasserstein(
         A, B, _weights(len(A)), _weights(len(B)), "square_loss", symmetric=True, G0=start
     )
-    # POT's own value is a difference of large sums: near 0 it is rounding, so that the sum is taken as it stands
+    # POT's own value is a difference of large sums, which near 0 is rounding: the sum is evaluated as it is written
     T = np.asarray(coupling, dtype=np.float64)
     squares = (T.sum(axis=1) @ (A**2) @ T.sum(axis=1)) + (T.sum(axis=0) @ (B**2) @ T.sum(axis=0))
     loss = squares - 2 * float(((A @ T @ B) * T).sum())
@@ -110,10 +97,10 @@ def refine(A: FloatArray, B: FloatArray, start: FloatArray) -> Match:
 
 
 def match_geometries(A: FloatArray, B: FloatArray) -> Match:
-    """Gromov-Wasserstein distance by `refine` from four starts, the lowest taken.
+    """Gromov-Wasserstein distance: the lowest that `refine` reaches from four starts.
 
-    The starts: every head with every head alike, the coupling of `geometry_bound`, heads in their order (by depth, if
-    they are sorted so), and the entropic problem cooled down step by step.
+    The starts: all points coupled alike, the coupling of `geometry_bound`, points in their order (by depth, if they are
+    heads sorted by layer), and the entropic problem cooled down step by step.
 
     Raises
     ------
@@ -136,32 +123,27 @@ def match_geometries(A: FloatArray, B: FloatArray) -> Match:
 def _annealed(A: FloatArray, B: FloatArray) -> FloatArray:
     """Coupling of the entropic problem, cooled down: fewer poor minima than any single start.
 
-    Each step is the Sinkhorn coupling for the gradient at the last one (Peyre, Cuturi, Solomon, 2016); a rough one is
-    good enough, since only a start is wanted.
+    Each step is POT's Sinkhorn coupling for the gradient at the last one (Peyre, Cuturi, Solomon, 2016). A rough one
+    will do, since only a start is needed. POT's own `entropic_gromov_wasserstein` takes these steps too, but leaves
+    costs as they are, and exp(-cost / epsilon) underflows at the lower regularizations.
     """
     p, q = _weights(len(A)), _weights(len(B))
     fixed = ((A**2) @ p)[:, None] + (B**2) @ q
     coupling = np.outer(p, q)
     for epsilon in COOLING:
         for _ in range(COOLING_STEPS):
-            gradient = 2 * (fixed - 2 * A @ coupling @ B)
-            found = _onto_marginals(_sinkhorn(gradient / epsilon, p, q), p, q)
+            cost = 2 * (fixed - 2 * A @ coupling @ B)
+            cost -= cost.min(axis=1, keepdims=True)  # shifts of rows and columns change no coupling: now each row
+            cost -= cost.min(axis=0)  # and each column has a zero, so that no sum of the kernel underflows
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")  # that it did not converge: it need not
+                found = _pot().sinkhorn(q, p, cost.T, epsilon, numItermax=SCALINGS, stopThr=0.0, warn=False)
+            found = _onto_marginals(np.asarray(found).T, p, q)
             moved = np.abs(found - coupling).sum()
             coupling = found
             if moved < 1e-4:
                 break
     return coupling
-
-
-def _sinkhorn(cost: FloatArray, p: FloatArray, q: FloatArray) -> FloatArray:
-    """Scale exp(-cost) towards the marginals p and q, a few times over."""
-    tiny = np.finfo(float).tiny
-    K = np.exp(cost.min(axis=1, keepdims=True) - cost)  # a factor a row changes nothing but overflow
-    v = np.ones_like(q)
-    for _ in range(SCALINGS):
-        u = p / np.maximum(K @ v, tiny)
-        v = q / np.maximum(u @ K, tiny)
-    return np.asarray(u[:, None] * K * v)
 
 
 def _onto_marginals(T: FloatArray, p: FloatArray, q: FloatArray) -> FloatArray:
@@ -174,54 +156,11 @@ def _onto_marginals(T: FloatArray, p: FloatArray, q: FloatArray) -> FloatArray:
     return T + np.outer(rows, columns) / left if left > 0 else T
 
 
-def depth_profile(D: FloatArray, layers: npt.ArrayLike) -> FloatArray:
-    """How head distance grows with layer distance: (21,) values at the relative layer distances `DEPTHS`.
-
-    The mean of D over all pairs of different heads whose layers are so far apart, layer distance 1 being that of the
-    first and the last layer; straight lines between the distances that occur. NaN if all heads are of one layer.
-
-    >>> D = np.array([[0.0, 1, 4, 4], [1, 0, 4, 4], [4, 4, 0, 1], [4, 4, 1, 0]])
-    >>> depth_profile(D, [0, 0, 5, 5])[[0, 10, 20]]
-    array([1. , 2.5, 4. ])
-    """
-    layer = np.asarray(layers)
-    apart = np.abs(layer[:, None] - layer)
-    if not apart.any():
-        return np.full(len(DEPTHS), np.nan)
-    others = ~np.eye(len(D), dtype=bool)
-    total = np.bincount(apart[others], weights=D[others])
-    count = np.bincount(apart[others])
-    known = np.flatnonzero(count)
-    return np.asarray(np.interp(DEPTHS, known / apart.max(), total[known] / count[known]))
-
-
-def energy_curve(coefficients: npt.ArrayLike, network: npt.ArrayLike) -> FloatArray:
-    """Tri-Haar decay free of units: share of the energy that the first k coefficients hold, at the k of `RANKS`.
-
-    Parameters
-    ----------
-    coefficients
-        (n,): absolute tri-Haar coefficients by falling support, the constant first, as the organize study keeps them.
-    network
-        (5,): l1_top, l1_all, dc, l1_rel, shannon of all coefficients; l2 without the constant is
-        (l1_all - abs(dc)) / l1_rel. Energy is counted without the constant, which the sums of the rows fix.
-
-    >>> energy_curve([3.0, 2.0, 1.0, 0.0], [6.0, 6.0, 3.0, 3 / np.sqrt(5), 0.0])[:3].round(3)
-    array([0.8, 1. , 1. ])
-    """
-    b = np.asarray(coefficients, dtype=np.float64)[1:]
-    _, l1_all, dc, l1_rel, _ = np.asarray(network, dtype=np.float64)
-    if not l1_rel > 0 or not len(b):  # a constant tensor has no energy but the constant's
-        return np.zeros(len(RANKS))
-    share = np.cumsum(b**2) / ((l1_all - abs(dc)) / l1_rel) ** 2
-    return np.asarray(share[np.minimum(RANKS, len(b)) - 1])
-
-
 def classical_map(D: FloatArray) -> tuple[FloatArray, float]:
     """Classical scaling: points in the plane (n, 2) whose distances are near D, and the share of D the plane shows.
 
-    The leading eigenvectors of -J D^2 J / 2, J centring; the share is that of their eigenvalues among the positive
-    ones. The sign of each coordinate is such that its largest entry is positive.
+    The leading eigenvectors of -J D^2 J / 2, J the centring matrix; the share is that of their eigenvalues among the
+    positive ones. The sign of each coordinate is such that its largest entry is positive.
 
     >>> points, share = classical_map(np.array([[0.0, 3, 4], [3, 0, 5], [4, 5, 0]]))
     >>> float(np.linalg.norm(points[1] - points[2]).round(9)), round(share, 9)

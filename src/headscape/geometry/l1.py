@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from headscape.geometry._compiled import compiled, n_threads, run_tasks
+from headscape.compiled import compiled, n_threads, run_tasks
 
 __all__ = ["COLUMNS", "ROWS", "add_cross_l1", "add_pairwise_l1", "pairwise_l1", "symmetric"]
 
@@ -18,15 +18,15 @@ ROWS = 4
 COLUMNS = 2048
 """Columns summed in the rows' own precision: enough that adding up vector lanes at the end costs little."""
 _TILE = 32
-"""Rows of a task; the slices of two such sets, 512 KB, stay in the second-level cache."""
+"""Rows of a task; the slices of two such tiles, 512 KB, stay in the second-level cache."""
 
 
 @compiled
 def _block(rows: Floats, i: int, j: int, lo: int, hi: int, one: Any) -> tuple[Any, ...]:
-    """L1 distances over columns lo..hi of rows i..i+3 to rows j..j+3: sixteen sums in registers, eight loads a column.
+    """L1 distances over columns lo..hi of rows i..i+3 to rows j..j+3: sixteen sums in registers, eight loads per column.
 
     `one` is 1, which the compiler cannot know: so |a - b| is added by a fused multiply-add, and the units that subtract
-    do not have to add as well. The result is the same to the last bit, and comes a quarter faster.
+    do not have to add as well. The result is the same to the last bit, a quarter faster.
     """
     a0, a1, a2, a3 = rows[i, lo:hi], rows[i + 1, lo:hi], rows[i + 2, lo:hi], rows[i + 3, lo:hi]
     b0, b1, b2, b3 = rows[j, lo:hi], rows[j + 1, lo:hi], rows[j + 2, lo:hi], rows[j + 3, lo:hi]
@@ -69,7 +69,7 @@ def _tile(rows: Floats, total: npt.NDArray[np.float64], i0: int, i1: int, j0: in
 
 
 def add_pairwise_l1(rows: Floats, total: npt.NDArray[np.float64], threads: int) -> None:
-    """Add sum_k |rows[i, k] - rows[j, k]| to ``total[i, j]`` for all i <= j; the part below the diagonal is not kept.
+    """Add sum_k |rows[i, k] - rows[j, k]| to ``total[i, j]`` for all i <= j; the part below the diagonal is undefined.
 
     Parameters
     ----------

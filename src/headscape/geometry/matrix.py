@@ -19,14 +19,12 @@ __all__ = ["OrganizedMatrix", "organize_matrix"]
 class OrganizedMatrix:
     """A matrix with its rows and columns in the order of their trees."""
 
-    matrix: npt.NDArray[Any]
-    """``M[np.ix_(row_order, col_order)]``."""
+    matrix: npt.NDArray[Any]  # M[np.ix_(row_order, col_order)]
     row_order: npt.NDArray[np.intp]
     col_order: npt.NDArray[np.intp]
     row_tree: PartitionTree
     col_tree: PartitionTree
-    fit: Questionnaire
-    """The fitted questionnaire, with distances, affinities and history."""
+    fit: Questionnaire  # fitted, with distances, affinities and history
 
     @property
     def orders(self) -> tuple[npt.NDArray[np.intp], npt.NDArray[np.intp]]:
@@ -40,14 +38,14 @@ class OrganizedMatrix:
 
 
 def organize_matrix(M: npt.ArrayLike, questionnaire: Questionnaire | None = None) -> OrganizedMatrix:
-    """Permute rows and columns of a matrix so that like stands by like.
+    """Permute rows and columns of a matrix so that similar ones are next to each other.
 
     Parameters
     ----------
     M
         (n_rows, n_columns).
     questionnaire
-        Settings; by default ``Questionnaire()``. ``Questionnaire.paper()`` has the paper's for matrices.
+        Settings; by default ``Questionnaire()``. ``Questionnaire.paper()`` has those of the paper for matrices.
 
     Raises
     ------

@@ -1,4 +1,4 @@
-"""Geometry of many slices by their nearest neighbours: no matrix of all pairs is held."""
+"""Geometry of many slices by their nearest neighbours, without a matrix of all pairs."""
 
 from __future__ import annotations
 
@@ -12,10 +12,11 @@ import scipy.linalg
 import scipy.sparse
 
 from headscape.errors import InputError
+from headscape.geometry.affinity import positive_median
 from headscape.geometry.build import BuildOptions, tree_of_linkage
+from headscape.geometry.emd import distance_tiles
 from headscape.geometry.folder_means import Slices, chunks_of, folder_weights
 from headscape.geometry.l1 import ROWS
-from headscape.geometry.tiles import distance_tiles
 from headscape.tree import PartitionTree
 
 __all__ = [
@@ -34,24 +35,23 @@ IntArray = npt.NDArray[np.intp]
 Tile = tuple[int, int, FloatArray]
 
 NEIGHBOURS_FROM = 5000
-"""Leaves from which on an axis is organised by neighbours."""
+"""An axis with more leaves is organized by neighbours."""
 LANDMARKS = 512
 """Slices that all others are compared with; at least one more than there are neighbours."""
 _ROWS = 256
-"""Rows of a matrix of all distances looked at together."""
+"""Rows of a matrix of all distances processed together."""
 _ZERO = 1e-10
 """Eigenvalues below this share of the largest are rounding."""
 
 
 class NeighbourGraph(NamedTuple):
-    """Distances that are kept of n slices."""
+    """The distances that are kept of n slices."""
 
-    distances: Any
-    """(n, n) scipy CSR array, symmetric: pairs in which one is among the k nearest of the other, zeros stored too."""
-    landmarks: IntArray
-    """(m,); slices that all are compared with."""
-    to_landmarks: FloatArray
-    """(n, m)."""
+    distances: (
+        Any  # (n, n) scipy CSR array, symmetric: pairs with one among the k nearest of the other, zeros stored too
+    )
+    landmarks: IntArray  # (m,); slices that all are compared with
+    to_landmarks: FloatArray  # (n, m)
 
     def change(self, before: NeighbourGraph) -> float:
         """Mean absolute difference to the round before, of distances to the landmarks over their median."""
@@ -65,11 +65,7 @@ class NeighbourGraph(NamedTuple):
         n, m = self.to_landmarks.shape
         other = np.ones((n, m), dtype=bool)
         other[self.landmarks, np.arange(m)] = False
-        apart = self.to_landmarks[other]
-        if not apart.any():
-            return 0.0
-        median = float(np.median(apart))
-        return median if median > 0 else float(apart[apart > 0].min())
+        return positive_median(self.to_landmarks[other])
 
 
 def slice_neighbours(
@@ -89,13 +85,12 @@ def slice_neighbours(
     weights = [folder_weights(tree, level_weight, size_weight) / tree.sizes for tree in others]
     chunks = chunks_of(slices, others, weights, leaves=True)
     column = 2 * slices.dtype.itemsize * max(chunk.columns for chunk in chunks)
-    # means of two tiles, and the tile with its candidates: 40 bytes a pair
+    # means of two tiles, and the tile with its candidates: 40 bytes per pair
     height = int(min(max_memory / 2 / column, np.sqrt(max_memory / 2 / 40))) // ROWS * ROWS
     if height < ROWS:
-        raise InputError(
-            f"neighbours of {slices.shape[0]} slices of shape {slices.shape[1:]} need {2 * ROWS * column:.3g} bytes at "
-            f"least, max_memory leaves {max_memory:.3g}; raise it, or shorten the axes"
-        )
+        what = f"neighbours of {slices.shape[0]} slices of shape {slices.shape[1:]}"
+        need = f"{2 * ROWS * column:.3g} bytes at least, max_memory leaves {max_memory:.3g}"
+        raise InputError(f"{what} need {need}; raise it, or shorten the axes")
     tiles = distance_tiles(slices, chunks, height, threads)
     return _graph(tiles, slices.shape[0], n_neighbours, random_state)
 
@@ -167,7 +162,7 @@ def cosine_graph(cosine: FloatArray, n_neighbours: int, random_state: int | None
 
 
 def neighbour_tree(graph: NeighbourGraph, affinity: Any, options: BuildOptions | None = None) -> PartitionTree:
-    r"""Ward's tree in which only folders with neighbours in each other are joined.
+    r"""Ward's tree in which only folders that contain neighbours of each other are joined.
 
     Roots of tree distances are Euclidean, so slices have coordinates whose squared distances they are. These are found
     from the landmarks (classical scaling of their distances D_m, then
@@ -177,7 +172,7 @@ def neighbour_tree(graph: NeighbourGraph, affinity: Any, options: BuildOptions |
     with d_p the distances of p to the landmarks and J the centring), and joined by Ward's criterion along the graph.
     With all slices as landmarks and all pairs as neighbours this is the "ward" of `build_tree`.
     """
-    from sklearn.cluster import ward_tree  # slow to import, and needed here alone
+    from sklearn.cluster import ward_tree  # slow to import, and needed only here
 
     points = _landmark_coordinates(graph)
     n = len(points)

@@ -8,8 +8,11 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from headscape.checks import finite, one_of, seed
 from headscape.errors import InputError
 from headscape.tensor import AXES
+from headscape.tree import PartitionTree
+from headscape.wavelets.haar import haar_support, inverse_haar_transform
 
 __all__ = ["Planted", "planted"]
 
@@ -46,24 +49,22 @@ def planted(
     noise: float = 0.25,
     random_state: int | None = 0,
 ) -> Planted:
-    """Make a tensor (query, key, head) with a known hierarchy; every axis is shuffled, the labels alike.
+    """Make a tensor (query, key, head) with a known hierarchy; every axis is shuffled, and its labels with it.
 
     Parameters
     ----------
     kind
-        * "blocks": 4 x 4 x 4 coarse and 16 x 16 x 8 fine clusters; N(0, 1) a coarse block + 0.5 N(0, 1) a fine block,
-          standardised, + noise N(0, 1).
+        * "blocks": 4 x 4 x 4 coarse and 16 x 16 x 8 fine clusters; N(0, 1) per coarse block + 0.5 N(0, 1) per fine
+          block, standardized, + noise N(0, 1).
         * "softmax": softmax over keys of 2 (such a signal with its noise).
         * "smooth": Haar synthesis on dyadic trees, coefficients N(0, 1) volume^(0.6 + 1/2) with volume the product of
-          support fractions, standardised, + noise N(0, 1). Sides must be powers of two. Same cluster counts.
+          support fractions, standardized, + noise N(0, 1). Sides must be powers of two. Same cluster counts.
         * "low_rank": softmax over keys of 2 (Qc Kc^T + Qf Kf^T) / sqrt(8) + noise N(0, 1); factors of rank 4, the
           coarse ones shared by pairs of the 8 head clusters. Only heads carry labels.
     shape
-        (n_query, n_key, n_head); clusters are as equal as the sides allow.
+        (n_query, n_key, n_head); clusters are as equal in size as the sides allow.
     noise
-        Standard deviation of what is added to the signal of standard deviation 1 ("low_rank": to the scores).
-    random_state
-        Seed.
+        Standard deviation of the noise added to a signal of standard deviation 1 ("low_rank": to the scores).
 
     Raises
     ------
@@ -73,11 +74,11 @@ def planted(
     >>> planted("softmax", (32, 32, 16), noise=0.5, random_state=3)
     Planted(softmax, shape (32, 32, 16), noise 0.5, labels on query, key, head)
     """
-    if kind not in _KINDS:
-        raise InputError(f"unknown kind '{kind}' of planted tensor; there are {', '.join(sorted(_KINDS))}")
+    one_of("kind", kind, _KINDS)
+    seed(random_state)
     if len(shape) != 3 or any(n < fine for n, fine in zip(shape, _FINE, strict=True)):
         raise InputError(f"a planted tensor needs a shape of at least {_FINE}, not {tuple(shape)}")
-    if not noise >= 0:
+    if finite("noise", noise) < 0:
         raise InputError(f"noise must not be negative, it is {noise}")
     rng = np.random.default_rng(random_state)
     values, labels = _KINDS[kind](shape, noise, rng)
@@ -91,7 +92,7 @@ def planted(
 
 
 def _balanced(n: int, count: int) -> IntArray:
-    """Contiguous clusters of sizes that differ by one at most."""
+    """Contiguous clusters whose sizes differ by at most one."""
     return np.arange(n, dtype=np.intp) * count // n
 
 
@@ -102,7 +103,7 @@ def _labels(shape: tuple[int, int, int]) -> Labels:
     }
 
 
-def _standardise(signal: FloatArray) -> FloatArray:
+def _standardize(signal: FloatArray) -> FloatArray:
     standard: FloatArray = (signal - signal.mean()) / signal.std()
     return standard
 
@@ -117,7 +118,7 @@ def _blocks(shape: tuple[int, int, int], noise: float, rng: np.random.Generator)
     labels = _labels(shape)
     coarse = rng.standard_normal(_COARSE)[np.ix_(*(labels[axis]["coarse"] for axis in AXES))]
     fine = rng.standard_normal(_FINE)[np.ix_(*(labels[axis]["fine"] for axis in AXES))]
-    return _standardise(coarse + 0.5 * fine) + noise * rng.standard_normal(shape), labels
+    return _standardize(coarse + 0.5 * fine) + noise * rng.standard_normal(shape), labels
 
 
 def _softmax_blocks(shape: tuple[int, int, int], noise: float, rng: np.random.Generator) -> tuple[FloatArray, Labels]:
@@ -125,29 +126,14 @@ def _softmax_blocks(shape: tuple[int, int, int], noise: float, rng: np.random.Ge
     return _softmax_over_keys(_SOFTNESS * values), labels
 
 
-def _dyadic_haar(n: int) -> tuple[FloatArray, FloatArray]:
-    """Haar functions of the dyadic tree on n = 2^m points, as rows, and the fraction of points each lives on."""
-    functions, fractions = [np.full(n, n**-0.5)], [1.0]
-    size = n
-    while size > 1:
-        for start in range(0, n, size):
-            function = np.zeros(n)
-            function[start : start + size // 2] = size**-0.5
-            function[start + size // 2 : start + size] = -(size**-0.5)
-            functions.append(function)
-            fractions.append(size / n)
-        size //= 2
-    return np.array(functions), np.array(fractions)
-
-
 def _smooth(shape: tuple[int, int, int], noise: float, rng: np.random.Generator) -> tuple[FloatArray, Labels]:
     if any(n & (n - 1) for n in shape):
         raise InputError(f"kind 'smooth' needs sides that are powers of two, not {shape}")
-    (Q, q), (K, k), (H, h) = (_dyadic_haar(n) for n in shape)
+    trees = [PartitionTree.dyadic(n) for n in shape]
+    q, k, h = (haar_support(tree).support / tree.n_leaves for tree in trees)
     volume = q[:, None, None] * k[None, :, None] * h[None, None, :]
-    coefficients = rng.standard_normal(shape) * volume ** (_DECAY + 0.5)
-    signal = np.einsum("abc,aq,bk,ch->qkh", coefficients, Q, K, H, optimize=True)
-    return _standardise(signal) + noise * rng.standard_normal(shape), _labels(shape)
+    signal = inverse_haar_transform(rng.standard_normal(shape) * volume ** (_DECAY + 0.5), trees)
+    return _standardize(signal) + noise * rng.standard_normal(shape), _labels(shape)
 
 
 def _low_rank(shape: tuple[int, int, int], noise: float, rng: np.random.Generator) -> tuple[FloatArray, Labels]:

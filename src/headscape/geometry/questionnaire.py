@@ -1,4 +1,4 @@
-"""The questionnaire: organise every axis of an array by the trees of the others, in turns."""
+"""The questionnaire: organize every axis of an array by the trees of the others, in turn."""
 
 from __future__ import annotations
 
@@ -10,17 +10,17 @@ import numpy as np
 import numpy.typing as npt
 from sklearn.base import BaseEstimator
 
-from headscape.errors import InputError
+from headscape.checks import finite, integer, one_of, positive, seed
+from headscape.compiled import n_threads, run_tasks
 from headscape.geometry import neighbours, sketch
-from headscape.geometry._compiled import n_threads, run_tasks
 from headscape.geometry.affinity import dual_affinity, median_distance
 from headscape.geometry.arrays import LazyArray, as_lazy, per_axis
-from headscape.geometry.build import BuildOptions, build_tree, check_builder
+from headscape.geometry.build import BUILDERS, BuildOptions, build_tree
 from headscape.geometry.compression import CompressionSample
 from headscape.geometry.diffusion import one_blas_thread
-from headscape.geometry.emd import DEFAULT_MEMORY, slice_distance
+from headscape.geometry.emd import DEFAULT_MEMORY, check_range, slice_distance
 from headscape.geometry.memory import keeps_layouts, plan_memory
-from headscape.geometry.slices import ArraySlices, DiskSlices
+from headscape.geometry.slices import AnySlices, ArraySlices, DiskSlices
 from headscape.tensor import AttentionTensor
 from headscape.tree import PartitionTree
 
@@ -30,7 +30,7 @@ FloatArray = npt.NDArray[np.float64]
 
 
 class OrderSettings(NamedTuple):
-    """What depends on the order of the array; the paper's runs had other values for matrices."""
+    """Settings that depend on the order of the array; the paper used other values for matrices."""
 
     n_iter: int
     level_weight: float
@@ -48,14 +48,14 @@ class Iteration:
     """What one round of the questionnaire did."""
 
     change: tuple[float, ...]
-    """One an axis: mean off-diagonal |D/median(D) - D'/median(D')| against the round before; NaN in the first round."""
+    """One per axis: mean off-diagonal |D/median(D) - D'/median(D')| against the round before; NaN in the first."""
     compression: float
-    """l1 norm of the Haar coefficients over that of the same trees with shuffled leaves: the lower, the better.
-    Measured on a random part of the array, see `CompressionSample`."""
+    """l1 norm of the Haar coefficients over that of the same trees with shuffled leaves: lower is better. Measured on a
+    random part of the array, see `CompressionSample`."""
 
 
 class Questionnaire(BaseEstimator):  # type: ignore[misc]  # scikit-learn is untyped
-    """Organise an array: a tree, a distance and an affinity for each of its axes, each seen through the others.
+    """Organize an array: a tree, a distance and an affinity for each of its axes, each seen through the others.
 
     Trees of all axes but the head's start from cosines. Each iteration then compares the slices of the head axis
     through the trees of the others (`tree_distance`), builds its tree from that, and goes on with axis 0, 1, ...
@@ -71,33 +71,33 @@ class Questionnaire(BaseEstimator):  # type: ignore[misc]  # scikit-learn is unt
         alpha and beta of the folder weights (|F|/n)^beta 2^(-alpha level). beta = 1/2 lets noise weigh the same in
         every folder, since a mean over |F| entries has 1/sqrt(|F|) of their noise. None takes the paper's.
     markov_alpha
-        How much of the density is taken out of the Markov chain: 0 as the paper prints, 1 as its code did.
+        How much of the density is normalized out of the Markov chain: 0 as printed in the paper, 1 as in its code.
     n_eigenvectors
-        Diffusion coordinates of the flexible tree, the constant one not counted.
+        Diffusion coordinates of the flexible tree, not counting the constant one.
     merge_scale
         Larger values make smaller folders in the flexible tree.
     eps_scale
         Scale of the affinity exp(-D / eps), in medians of D.
     update
         Which trees of the other axes a step uses: "latest"; "previous", those the iteration began with; "published",
-        the latest but for heads, which see the initial ones throughout (line 15 of Algorithm 1 as printed).
+        the latest except for heads, which see the initial ones throughout (line 15 of Algorithm 1 as printed).
     tol
         Stop when the change of every axis falls below this.
     distance
         "exact", or "sketch": slices of an axis of more than 2,000 are compared on a random part of the folder tuples,
-        with the error in `sketch_error_`; see `sketch_distance`. Shorter axes are compared exactly all the same.
+        with the error in `sketch_error_`; see `sketch_distance`. Shorter axes are compared exactly either way.
     sketch_columns
-        How many tuples a sketch keeps, about; the error falls with the root of it.
+        Approximate number of tuples a sketch keeps; the error falls with its square root.
     n_neighbours
-        An axis of more than 5,000 leaves is organised by this many neighbours of each, if the tree is "ward": its
+        An axis of more than 5,000 leaves is organized by this many neighbours of each leaf, if the tree is "ward": its
         distances and affinities are scipy sparse arrays of neighbours, see `slice_neighbours` and `neighbour_tree`.
-        None compares all pairs however many there are.
+        None compares all pairs whatever their number.
     max_memory
-        Bytes that fitting may take beside the array given. Where `memory_estimate` says more, the array is copied to
-        scratch files, one an axis, and read from there in tiles; the result is the same to the last bit. If not even
-        the (n, n) matrices fit, nothing is started.
+        Memory limit in bytes, not counting the array given. Where `memory_estimate` exceeds it, the array is copied to
+        scratch files, one per axis, and processed out of core; the result is the same to the last bit. If the (n, n)
+        matrices alone do not fit, nothing is started.
     scratch
-        Folder of the scratch files; None is the system's temporary folder. They go when fitting ends, however it ends.
+        Folder of the scratch files; None is the system's temporary folder. They are removed however fitting ends.
     n_jobs
         Threads of the distance kernel; None is numba's setting. Any number gives the same bytes.
     random_state
@@ -107,13 +107,13 @@ class Questionnaire(BaseEstimator):  # type: ignore[misc]  # scikit-learn is unt
     ----------
     trees_, distances_, affinities_, orders_
         Named tuples in axis order: ``trees_[2]`` is ``trees_.head`` (axis0, axis1, .. for a plain array). Distances are
-        in the units of the array. ``X[np.ix_(*orders_)]`` is the organised array.
+        in the units of the array. ``X[np.ix_(*orders_)]`` is the organized array.
     sketch_error_
-        One number an axis: the relative error that 95 % of the distances are within, as estimated; 0 where exact.
+        One number per axis: the estimated relative error that 95 % of the distances stay within; 0 where exact.
     history_
-        One `Iteration` a round.
+        One `Iteration` per round.
     n_iter_
-        Rounds done.
+        Number of rounds done.
 
     >>> from headscape.geometry.planted import planted
     >>> P = planted("blocks", (32, 32, 16), noise=0.5)
@@ -167,9 +167,9 @@ class Questionnaire(BaseEstimator):  # type: ignore[misc]  # scikit-learn is unt
     def paper(cls, **changes: Any) -> Questionnaire:
         """Make one with the settings of the paper's runs; arguments change them.
 
-        The flexible tree from 12 eigenvectors, the constant one counted, with the density taken out of the chain; 3
-        iterations with level_weight 0 and size_weight 1, on a matrix 10 iterations with 1 and 0. Heads see the latest
-        trees all the same: ``update="published"`` gives them the initial ones.
+        The flexible tree from 12 eigenvectors, counting the constant one, with the density normalized out of the chain;
+        3 iterations with level_weight 0 and size_weight 1, on a matrix 10 iterations with 1 and 0. Unlike in the
+        paper's code, heads see the latest trees: ``update="published"`` gives them the initial ones.
 
         >>> Questionnaire.paper(n_iter=5)
         Questionnaire(level_weight=None, n_iter=5, size_weight=None, tree='flexible')
@@ -178,46 +178,48 @@ class Questionnaire(BaseEstimator):  # type: ignore[misc]  # scikit-learn is unt
         return cls(**(settings | changes))
 
     def fit(self, X: AttentionTensor | LazyArray | npt.ArrayLike, y: object = None) -> Questionnaire:
-        """Organise an array of order two or more.
+        """Organize an array of order two or more.
+
+        The steps: `as_lazy` names the axes; `_open` lays the slices out, in memory or on disk; `_first_tree` builds the
+        tree of each axis but the head's from cosines. Then in every round, for each axis: `_distance` compares its
+        slices through the trees of the others (`slice_distance` has the formula), `_affinity_and_tree` makes an
+        affinity (`dual_affinity`) and from both a tree (`build_tree`). `_change` and `CompressionSample` describe the
+        round.
 
         Parameters
         ----------
         X
-            AttentionTensor, or any real array. It is worked on in float32, after scaling. A ``np.memmap``, or what can
-            only be sliced (`LazyArray`), is read in blocks, and never held whole where that is more than `max_memory`.
+            AttentionTensor, or any real array. It is scaled and processed in float32. A ``np.memmap``, or what can only
+            be sliced (`LazyArray`), is read in blocks, and never held as a whole where that exceeds `max_memory`.
         y
             Not used; there because scikit-learn passes it.
 
         Raises
         ------
         InputError
-            For an array that is not real, finite and of order two or more, for settings that do not exist, if the
-            least memory is above `max_memory`, or if the scratch files do not fit on the disk.
+            For an array that is not real, finite and of order two or more, for invalid settings, if the least memory
+            needed is above `max_memory`, or if the scratch files do not fit on the disk.
         """
         values, names = as_lazy(X)
-        run = self.settings_for(len(values.shape))
+        run = self.settings_for(len(names))
         threads = n_threads(self.n_jobs)
-        order = len(values.shape)
-        head = order - 1 if order > 2 else None
-        turns = range(order) if head is None else [head, *range(head)]
+        head = len(names) - 1 if len(names) > 2 else None
+        axes = range(len(names))
         self.history_: list[Iteration] = []
-        with one_blas_thread(), self._slices(values, names, threads) as slices:
-            initial: list[PartitionTree | None] = [None for _ in names]
-            starts = [(initial, slices, axis) for axis in range(order) if axis != head]
-            run_tasks(self._first_tree, starts, threads)
+        with one_blas_thread(), self._open(values, names, threads) as slices:
+            initial: list[PartitionTree | None] = [None for _ in axes]
+            run_tasks(self._first_tree, [(initial, slices, axis) for axis in axes if axis != head], threads)
             sample = CompressionSample(slices.work, self.random_state)
             trees = list(initial)
-            distances: list[Any] = [np.zeros((0, 0)) for _ in names]
-            affinities = list(distances)
-            errors = [0.0 for _ in names]
+            distances: list[Any] = [np.zeros((0, 0)) for _ in axes]
+            affinities, errors = list(distances), [0.0 for _ in axes]
             while len(self.history_) < run.n_iter:
                 began, before = list(trees), list(distances)
-                for axis in turns:
-                    source = {"latest": trees, "previous": began, "published": initial if axis == head else trees}
-                    others = _others(source[self.update], trees, axis)
-                    D, errors[axis] = self._distance(slices, axis, others, run, threads)
-                    distances[axis] = D
-                    affinities[axis], trees[axis] = self._affinity_and_tree(D)
+                for axis in axes if head is None else [head, *range(head)]:
+                    seen = {"latest": trees, "previous": began, "published": initial if axis == head else trees}
+                    others = _others(seen[self.update], trees, axis)
+                    distances[axis], errors[axis] = self._distance(slices, axis, others, run, threads)
+                    affinities[axis], trees[axis] = self._affinity_and_tree(distances[axis])
                 change = tuple(_change(old, new) for old, new in zip(before, distances, strict=True))
                 finished = [tree for tree in trees if tree is not None]
                 self.history_.append(Iteration(change, sample.compression(finished)))
@@ -232,48 +234,8 @@ class Questionnaire(BaseEstimator):  # type: ignore[misc]  # scikit-learn is unt
         self.sketch_error_ = per_axis(names, errors)
         return self
 
-    def _distance(
-        self,
-        slices: ArraySlices | DiskSlices,
-        axis: int,
-        others: list[PartitionTree],
-        run: OrderSettings,
-        threads: int,
-    ) -> tuple[FloatArray | neighbours.NeighbourGraph, float]:
-        """Distances of the slices of an axis, in units of ``slices.unit``, and their relative error."""
-        weights = (run.level_weight, run.size_weight)
-        near = self._by_neighbours(slices.shape[axis])
-        if self.distance == "sketch" and slices.shape[axis] > sketch.SKETCH_FROM:
-            seed = self.random_state
-            found = sketch.sketch_distance(
-                slices.along(axis), others, *weights, self.sketch_columns, seed, slices.tiles, threads
-            )
-            return (neighbours.neighbours_of(found.distances, near, seed) if near else found.distances), found.error
-        if near:
-            return neighbours.slice_neighbours(
-                slices.along(axis), others, *weights, near, self.random_state, slices.tiles, threads
-            ), 0.0
-        leaf = slices.leaf_distance(axis) if run.level_weight == 0 else None
-        return slice_distance(slices.along(axis), others, *weights, slices.tiles, threads, leaf), 0.0
-
-    def _options(self) -> BuildOptions:
-        return BuildOptions(self.markov_alpha, self.n_eigenvectors, self.merge_scale)
-
-    def _by_neighbours(self, n: int) -> int | None:
-        """How many neighbours an axis of n leaves is organised by; None for all pairs."""
-        return self.n_neighbours if n > neighbours.NEIGHBOURS_FROM and self.tree == "ward" else None
-
-    def _affinity_and_tree(self, D: FloatArray | neighbours.NeighbourGraph) -> tuple[Any, PartitionTree]:
-        if isinstance(D, neighbours.NeighbourGraph):
-            near = neighbours.neighbour_affinity(D, self.eps_scale)
-            return near, neighbours.neighbour_tree(D, near, self._options())
-        affinity = dual_affinity(D, self.eps_scale)
-        return affinity, build_tree(D, affinity, self.tree, self._options())
-
-    def _slices(
-        self, values: npt.NDArray[Any] | LazyArray, names: tuple[str, ...], threads: int
-    ) -> ArraySlices | DiskSlices:
-        """The array in memory if it fits there, else in scratch files."""
+    def _open(self, values: npt.NDArray[Any] | LazyArray, names: tuple[str, ...], threads: int) -> AnySlices:
+        """The array in memory if it fits, else in scratch files."""
         shape, itemsize = tuple(values.shape), np.dtype(values.dtype).itemsize
         held = isinstance(values, np.ndarray)
         near = self.n_neighbours if self.tree == "ward" and self.distance == "exact" else None
@@ -283,7 +245,8 @@ class Questionnaire(BaseEstimator):  # type: ignore[misc]  # scikit-learn is unt
         array = values if isinstance(values, np.ndarray) else np.asarray(values[0 : shape[0]])
         return ArraySlices(array, names, plan.tiles, keeps_layouts(shape, self.max_memory), threads)
 
-    def _first_tree(self, trees: list[PartitionTree | None], slices: ArraySlices | DiskSlices, axis: int) -> None:
+    def _first_tree(self, trees: list[PartitionTree | None], slices: AnySlices, axis: int) -> None:
+        """Put the tree of an axis by the cosines between its slices into `trees`."""
         cosine = slices.cosine(axis)
         near = self._by_neighbours(len(cosine))
         if near:
@@ -292,29 +255,62 @@ class Questionnaire(BaseEstimator):  # type: ignore[misc]  # scikit-learn is unt
             return
         trees[axis] = build_tree(1.0 - cosine, cosine, self.tree, self._options())
 
+    def _distance(
+        self, slices: AnySlices, axis: int, others: list[PartitionTree], run: OrderSettings, threads: int
+    ) -> tuple[FloatArray | neighbours.NeighbourGraph, float]:
+        """Distances of the slices of an axis, in units of ``slices.unit``, and their relative error."""
+        weights, seed_ = (run.level_weight, run.size_weight), self.random_state
+        along, memory = slices.along(axis), slices.tiles
+        near = self._by_neighbours(slices.shape[axis])
+        if self.distance == "sketch" and slices.shape[axis] > sketch.SKETCH_FROM:
+            found = sketch.sketch_distance(along, others, *weights, self.sketch_columns, seed_, memory, threads)
+            return (neighbours.neighbours_of(found.distances, near, seed_) if near else found.distances), found.error
+        if near:
+            return neighbours.slice_neighbours(along, others, *weights, near, seed_, memory, threads), 0.0
+        leaf = slices.leaf_distance(axis) if run.level_weight == 0 else None
+        D = slice_distance(along, others, *weights, memory, threads, leaf)
+        check_range(D, slices.unit, *weights)
+        return D, 0.0
+
+    def _affinity_and_tree(self, D: FloatArray | neighbours.NeighbourGraph) -> tuple[Any, PartitionTree]:
+        if isinstance(D, neighbours.NeighbourGraph):
+            near = neighbours.neighbour_affinity(D, self.eps_scale)
+            return near, neighbours.neighbour_tree(D, near, self._options())
+        affinity = dual_affinity(D, self.eps_scale)
+        return affinity, build_tree(D, affinity, self.tree, self._options())
+
+    def _options(self) -> BuildOptions:
+        return BuildOptions(self.markov_alpha, self.n_eigenvectors, self.merge_scale)
+
+    def _by_neighbours(self, n: int) -> int | None:
+        """How many neighbours an axis of n leaves is organized by; None for all pairs."""
+        return self.n_neighbours if n > neighbours.NEIGHBOURS_FROM and self.tree == "ward" else None
+
     def settings_for(self, order: int) -> OrderSettings:
-        """Return what depends on the order of an array, after looking at all settings.
+        """Check all settings, and return those that depend on the order of an array.
 
         Raises
         ------
         InputError
             For a setting that does not exist or is out of range.
         """
-        check_builder(self.tree)
-        if self.update not in _UPDATES:
-            raise InputError(f"unknown update '{self.update}'; there are {', '.join(sorted(_UPDATES))}")
-        if self.distance not in _DISTANCES:
-            raise InputError(f"unknown distance '{self.distance}'; there are {', '.join(_DISTANCES)}")
-        for name in ("n_eigenvectors", "merge_scale", "eps_scale", "max_memory", "sketch_columns"):
-            if not getattr(self, name) > 0:
-                raise InputError(f"{name} must be positive, it is {getattr(self, name)}")
-        if self.n_neighbours is not None and self.n_neighbours < 1:
-            raise InputError(f"n_neighbours must be at least 1, or None for all pairs; it is {self.n_neighbours}")
+        for name, options in (("tree", BUILDERS), ("update", _UPDATES), ("distance", _DISTANCES)):
+            one_of(name, getattr(self, name), options)
+        for name in ("merge_scale", "eps_scale", "max_memory"):
+            positive(name, getattr(self, name))
+        for name in ("n_eigenvectors", "sketch_columns"):
+            integer(name, getattr(self, name), low=1)
+        for name in ("markov_alpha", "tol"):
+            finite(name, getattr(self, name))
+        if self.n_neighbours is not None:
+            integer("n_neighbours", self.n_neighbours, low=1)
+        seed(self.random_state)
         paper = _PAPER_MATRIX if order == 2 else _PAPER_TENSOR
         given = {name: getattr(self, name) for name in OrderSettings._fields}
         run = paper._replace(**{name: value for name, value in given.items() if value is not None})
-        if run.n_iter < 1:
-            raise InputError(f"n_iter must be at least 1, it is {run.n_iter}")
+        integer("n_iter", run.n_iter, low=1)
+        finite("level_weight", run.level_weight)
+        finite("size_weight", run.size_weight)
         return run
 
 

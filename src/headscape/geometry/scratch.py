@@ -1,4 +1,4 @@
-"""Scratch files: an array copied to disk once an axis, with that axis first, so that slices are read in one piece."""
+"""Scratch files: an array copied to disk once per axis, with that axis first, so that slices are read in one piece."""
 
 from __future__ import annotations
 
@@ -13,20 +13,22 @@ from typing import IO, Any
 import numpy as np
 import numpy.typing as npt
 
+from headscape.checks import check_finite
+from headscape.compiled import run_tasks
 from headscape.errors import InputError
-from headscape.geometry._compiled import run_tasks
-from headscape.geometry.arrays import LazyArray, block_range, blocks
+from headscape.geometry.arrays import LazyArray, blocks
 
-__all__ = ["Layouts", "check_disk", "scratch_bytes"]
+__all__ = ["Layouts", "StoredSlices", "check_disk", "scratch_bytes"]
 
+Convert = Callable[[npt.NDArray[Any]], npt.NDArray[Any]]
 _LINE = 64
-"""Bytes that memory hands over together: that much of an axis is turned around at a time."""
+"""Bytes of a cache line: this much of an axis is transposed at a time."""
 _SPARE = 1.02
-"""Room a file system wants beside the files."""
+"""Space the file system needs, relative to the files."""
 
 
 def scratch_bytes(shape: tuple[int, ...], itemsize: int) -> int:
-    """Bytes of scratch files for an array: one copy an axis.
+    """Bytes of scratch files for an array: one copy per axis.
 
     >>> scratch_bytes((1024, 1024, 1000), 2) / 1e9
     6.291456
@@ -35,22 +37,14 @@ def scratch_bytes(shape: tuple[int, ...], itemsize: int) -> int:
 
 
 def check_disk(need: float, directory: str | None) -> str:
-    """Return the folder of the scratch files after looking for room.
-
-    Raises
-    ------
-    InputError
-        If the folder does not exist or cannot be written to, or too little is free.
-    """
+    """The folder of the scratch files; an `InputError` if it is missing, not writable, or has too little space."""
     folder = directory or tempfile.gettempdir()
     if not os.path.isdir(folder) or not os.access(folder, os.W_OK):
         raise InputError(f"the scratch folder {folder} does not exist or cannot be written to; name another")
     free = shutil.disk_usage(folder).free
     if need * _SPARE > free:
-        raise InputError(
-            f"the scratch files take {need / 1e9:.3g} GB, {folder} has {free / 1e9:.3g} GB free; "
-            "name a larger folder (scratch, or TMPDIR), or raise max_memory"
-        )
+        found = f"the scratch files take {need / 1e9:.3g} GB, {folder} has {free / 1e9:.3g} GB free"
+        raise InputError(f"{found}; name a larger folder (scratch, or TMPDIR), or raise max_memory")
     return folder
 
 
@@ -59,23 +53,21 @@ class Layouts:
 
     Parameters
     ----------
-    values
-        Read once, in blocks of its first axis.
-    names
-        Of the axes, for the message.
+    values, names
+        The array, read once in blocks of its first axis, and the names of its axes for messages.
     directory
         Where; the system's temporary folder if None.
     memory
-        Bytes for a block and its turned copies.
+        Bytes for a block and its transposed copies.
     threads
-        Files are written by so many at a time.
+        How many files are written at a time.
     axes
         Which axes get a copy; all by default.
 
     Raises
     ------
     InputError
-        If there is not enough disk, or an entry is NaN or infinite.
+        If there is not enough disk space, or an entry is not finite.
     """
 
     def __init__(
@@ -93,14 +85,14 @@ class Layouts:
         wanted = list(range(len(self.shape)) if axes is None else axes)
         copies = len(wanted) / len(self.shape)
         folder = check_disk(copies * scratch_bytes(self.shape, self.dtype.itemsize), directory)
-        # without a name from the start where the system can: nothing is left behind, however the process ends
+        # never with a name where the system allows it: nothing is left behind, however the process ends
         self._files: dict[int, IO[bytes]] = {}
         try:
             for axis in wanted:
                 self._files[axis] = tempfile.TemporaryFile(dir=folder, prefix="headscape-", buffering=0)  # noqa: SIM115
             ranges = []
             for start, block in blocks(values, memory / 4):
-                ranges.append(block_range(block, start, names))
+                ranges.append(check_finite(block, names, start))
                 run_tasks(self._write, [(axis, start, block) for axis in wanted], threads)
             self.value_range = min(low for low, _ in ranges), max(high for _, high in ranges)
         except BaseException as error:
@@ -132,12 +124,6 @@ class Layouts:
         length = math.prod(self.shape) // self.shape[axis]
         return self._entries(axis, i * length + lo, i * length + hi)
 
-    def slices(
-        self, axis: int, convert: Callable[[npt.NDArray[Any]], npt.NDArray[Any]], dtype: np.dtype[Any]
-    ) -> StoredSlices:
-        """The slices of an axis, each read and converted to `dtype` when asked for."""
-        return StoredSlices(self, axis, convert, dtype)
-
     def _write(self, axis: int, start: int, block: npt.NDArray[Any]) -> None:
         """Put a block of rows of the first axis where it belongs in the file of `axis`."""
         file, itemsize = self._files[axis], self.dtype.itemsize
@@ -160,15 +146,9 @@ class Layouts:
 
 
 class StoredSlices:
-    """Slices of one axis that are read when asked for; see `folder_means.Slices`."""
+    """The slices of one axis, each read and converted to `dtype` on access; see `folder_means.Slices`."""
 
-    def __init__(
-        self,
-        layouts: Layouts,
-        axis: int,
-        convert: Callable[[npt.NDArray[Any]], npt.NDArray[Any]],
-        dtype: np.dtype[Any],
-    ) -> None:
+    def __init__(self, layouts: Layouts, axis: int, convert: Convert, dtype: np.dtype[Any]) -> None:
         self._layouts, self._axis, self._convert = layouts, axis, convert
         self.shape = (layouts.shape[axis], *(n for b, n in enumerate(layouts.shape) if b != axis))
         self.dtype = dtype
@@ -178,11 +158,11 @@ class StoredSlices:
 
 
 _seeking = threading.Lock()
-"""For systems whose files have one place to read from (Windows)."""
+"""For systems without positioned reads (Windows)."""
 
 
 def _read_at(file: IO[bytes], offset: int, into: npt.NDArray[Any]) -> None:
-    """Fill an array from a place in a file; any number of threads may."""
+    """Fill an array from a position in a file; safe from any number of threads."""
     left = into.view(np.uint8).data
     while left:
         if hasattr(os, "preadv"):

@@ -1,4 +1,4 @@
-"""Sketch of the tree distance: from a random part of the folder tuples, with its error estimated."""
+"""Sketch of the tree distance: an estimate from a random part of the folder tuples, with its error."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ import numpy.typing as npt
 from scipy.optimize import brentq
 from scipy.special import erf
 
+from headscape.compiled import compiled, run_tasks
 from headscape.errors import InputError
-from headscape.geometry._compiled import compiled, run_tasks
+from headscape.geometry.emd import groups_within
 from headscape.geometry.folder_means import Chunk, Slices, chunks_of, fill_means, folder_weights
 from headscape.geometry.l1 import ROWS, add_pairwise_l1, symmetric
-from headscape.geometry.tiles import groups_within
 from headscape.tree import PartitionTree
 
 __all__ = ["SKETCH_FROM", "Sketch", "sketch_distance"]
@@ -24,25 +24,23 @@ FloatArray = npt.NDArray[np.float64]
 IntArray = npt.NDArray[np.intp]
 
 SKETCH_FROM = 2000
-"""Slices from which on a sketch is made; fewer are compared exactly, which costs little more than the folder means."""
+"""An axis with more slices is sketched; fewer are compared exactly, which costs little more than the folder means."""
 _PILOT = 64
-"""Slices whose pairs, 2,016, are computed exactly as well."""
+"""Slices whose 2,016 pairs are also computed exactly."""
 _FLUSH = 4096
 """Columns compared together."""
 _STRIP = 4096
-"""Columns whose spread is one task."""
+"""Columns per task when spreads are computed."""
 _COVERED = 0.95
 _MARGIN = 1.1
-"""What the quantile of so many pairs may be too low by."""
+"""Factor by which the quantile of this many pairs may be too low."""
 
 
 class Sketch(NamedTuple):
     """Estimated distances."""
 
-    distances: FloatArray
-    """(n, n), symmetric, zero on the diagonal; the triangle inequality holds."""
-    error: float
-    """|estimate - distance| / distance is below this for 95 % of the pairs, as far as the sketch can tell."""
+    distances: FloatArray  # (n, n), symmetric, zero on the diagonal; the triangle inequality holds
+    error: float  # |estimate - distance| / distance is below this for 95 % of the pairs, as the sketch estimates it
 
 
 class _Some:
@@ -75,8 +73,8 @@ def sketch_distance(
 
     .. math:: \hat D[p, j] = \sum_{f\ kept} |a_{pf} - a_{jf}| / \pi_f
 
-    which is right on average, and exact in the tuples that tell slices apart most. Tuples are drawn systematically, in
-    even steps of their summed chances from a random start, so that every scale and place has its share.
+    which is unbiased, and exact in the tuples in which slices differ most. Tuples are drawn systematically, at even
+    steps of their cumulated probabilities from a random start, so that every scale and place has its share.
 
     Its error is estimated twice: from the sketch itself (Var D = sum (1 - pi) / pi |a_pf - a_jf|^2, estimated from the
     tuples kept) and from the exact distances between 64 random slices; the larger one is given.
@@ -86,7 +84,7 @@ def sketch_distance(
     slices, others, level_weight, size_weight, max_memory, threads
         As for `slice_distance`.
     columns
-        Tuples to keep, about.
+        Approximate number of tuples to keep.
     random_state
         Seed of the choice. The number of threads changes nothing.
 
@@ -119,7 +117,7 @@ def sketch_distance(
 def _exact(
     slices: Slices, others: Sequence[PartitionTree], weights: Sequence[FloatArray], threads: int
 ) -> tuple[FloatArray, float]:
-    """Distances of the pilot slices, and the sum of the spreads of all tuples as they show it."""
+    """Distances of the pilot slices, and the sum over all tuples of the spread among them."""
     n = slices.shape[0]
     rows = n + -n % ROWS
     total, spread = np.zeros((rows, rows)), 0.0
@@ -132,13 +130,11 @@ def _exact(
 
 
 def _groups(chunks: Sequence[Chunk], slices: Slices, rows: int, memory: float) -> Iterator[list[Chunk]]:
-    """As many chunks together as fit; of an array in memory one."""
+    """As many chunks together as fit; one at a time for an array in memory."""
     largest = max(chunk.columns for chunk in chunks) * rows * slices.dtype.itemsize
     if largest > memory:
-        raise InputError(
-            f"a sketch of {slices.shape[0]} slices of shape {slices.shape[1:]} needs {largest:.3g} bytes at least, "
-            f"max_memory leaves {memory:.3g}; raise it, or take distance='exact', which can do with less"
-        )
+        need = f"a sketch of {slices.shape[0]} slices of shape {slices.shape[1:]} needs {largest:.3g} bytes at least"
+        raise InputError(f"{need}, max_memory leaves {memory:.3g}; raise it, or use distance='exact', which needs less")
     at_most = 1 if isinstance(slices, np.ndarray) else None
     return groups_within(chunks, rows * slices.dtype.itemsize, memory / 2, at_most)
 
@@ -152,7 +148,7 @@ class _Kept:
         self._waiting: list[Floats] = []
 
     def add(self, columns: Floats, chance: FloatArray) -> None:
-        """Add columns that were kept with these chances."""
+        """Add columns that were kept with these probabilities."""
         scaled = np.divide(columns, chance, dtype=columns.dtype, casting="same_kind")
         self._waiting.append(scaled)
         own = scaled[self._pilot] * np.sqrt(1.0 - chance)
@@ -204,7 +200,7 @@ def _spread(means: Floats, n: int, threads: int) -> FloatArray:
 
 @compiled
 def _strip_spread(means: Floats, n: int, lo: int, hi: int, found: FloatArray) -> None:
-    """Two passes over the rows of a strip: means first, so that a common offset does not drown the spread."""
+    """Two passes over the rows of a strip: means first, so that a common offset does not swamp the spread."""
     centre, square = np.zeros(hi - lo), np.zeros(hi - lo)
     for p in range(n):
         row = means[p, lo:hi]

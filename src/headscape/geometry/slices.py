@@ -3,40 +3,38 @@
 from __future__ import annotations
 
 import math
-from contextlib import ExitStack
 from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
-from headscape.geometry._compiled import run_tasks
+from headscape.compiled import run_tasks
 from headscape.geometry.affinity import cosine_of_blocks
 from headscape.geometry.arrays import LazyArray, value_range
 from headscape.geometry.folder_means import Slices
 from headscape.geometry.l1 import COLUMNS, ROWS, add_pairwise_l1, symmetric
 from headscape.geometry.memory import LEAF_BLOCK
-from headscape.geometry.scratch import Layouts
+from headscape.geometry.scratch import Layouts, StoredSlices
 
-__all__ = ["ArraySlices", "DiskSlices", "Scale"]
+__all__ = ["AnySlices", "ArraySlices", "DiskSlices", "Scale"]
 
 FloatArray = npt.NDArray[np.float64]
 Values = npt.NDArray[np.float32]
 
 _CACHE_LINE = 16
-"""float32 entries that memory hands over together: slices are copied in such blocks, each line read once."""
+"""float32 entries of a cache line: slices are copied in such blocks, so that each line is read once."""
 
 
 class Scale(NamedTuple):
     """How entries become float32 near 1.
 
-    Distances do not see a shift, so a large common offset is taken out before rounding; the scale is a power of two, so
-    scaling rounds nothing. Both depend on the largest and smallest entry alone, not on the order of the entries.
+    Distances do not depend on a shift, so a large common offset is subtracted before rounding; the scale is a power of
+    two, so scaling rounds nothing. Both depend only on the largest and smallest entry, not on the order of the entries.
     """
 
     offset: float
     unit: float
-    between: np.dtype[Any]
-    """In which precision this is done."""
+    between: np.dtype[Any]  # the precision in which this is done
 
     @classmethod
     def of(cls, low: float, high: float, dtype: np.dtype[Any]) -> Scale:
@@ -57,7 +55,7 @@ class Scale(NamedTuple):
 
 
 class ArraySlices:
-    """The array in memory, a copy an axis where there is room (`keep`), else made anew each time."""
+    """The array in memory, with a copy per axis where there is room (`keep`), else copied anew each time."""
 
     def __init__(
         self, values: npt.NDArray[Any], names: tuple[str, ...], tiles: float, keep: bool, threads: int
@@ -94,7 +92,7 @@ class ArraySlices:
         return cosine_of_blocks(lambda lo, hi: moved[:, lo:hi], moved.shape, moved.dtype, scale)
 
     def leaf_distance(self, axis: int) -> FloatArray:
-        """L1 distances of the slices as they are: a part of every tree distance that no tree changes."""
+        """L1 distances of the slices as they are: the part of every tree distance that does not depend on the trees."""
         if axis not in self._leaf_distances:
             padded = self._padded(axis)
             total = np.zeros((len(padded), len(padded)))
@@ -124,10 +122,10 @@ class ArraySlices:
 
 
 class DiskSlices:
-    """The array on disk, a copy an axis in scratch files; the array given is read through once, in blocks.
+    """The array on disk, with a copy per axis in scratch files; the array given is read once, in blocks.
 
-    Gives the same numbers as `ArraySlices`, bit by bit. The files have no name from the start, so they are gone when
-    this is closed or the process ends in whatever way.
+    Gives the same numbers as `ArraySlices`, bit by bit. The files never have a name, so they are gone when this is
+    closed or the process ends, however it ends.
     """
 
     def __init__(
@@ -141,8 +139,7 @@ class DiskSlices:
         self.shape: tuple[int, ...] = tuple(values.shape)
         self.tiles = tiles
         self._dtype, self._threads = np.dtype(values.dtype), threads
-        self._stack = ExitStack()
-        self._layouts = self._stack.enter_context(Layouts(values, names, directory, tiles, threads))
+        self._layouts = Layouts(values, names, directory, tiles, threads)
         self._low, self._high = self._layouts.value_range
         self._scale = Scale.of(self._low, self._high, self._dtype)
         self.unit = self._scale.unit
@@ -152,7 +149,7 @@ class DiskSlices:
         return self
 
     def __exit__(self, *reason: object) -> None:
-        self._stack.close()
+        self._layouts.close()
 
     @property
     def bytes_read(self) -> int:
@@ -165,8 +162,8 @@ class DiskSlices:
         return self.along(0)
 
     def along(self, axis: int) -> Slices:
-        """Return the slices of `axis`; each is read when asked for."""
-        return self._layouts.slices(axis, self._scale.apply, np.dtype(np.float32))
+        """Return the slices of `axis`; each is read on access."""
+        return StoredSlices(self._layouts, axis, self._scale.apply, np.dtype(np.float32))
 
     def cosine(self, axis: int) -> FloatArray:
         """`cosine_affinity` of the array given."""
@@ -180,7 +177,7 @@ class DiskSlices:
         return cosine_of_blocks(read, shape, self._dtype, max(self._high, -self._low))
 
     def leaf_distance(self, axis: int) -> FloatArray:
-        """L1 distances of the slices as they are, read a few columns of all slices at a time."""
+        """As of `ArraySlices`, reading a few columns of all slices at a time."""
         if axis not in self._leaf_distances:
             n, length = self.shape[axis], math.prod(self.shape) // self.shape[axis]
             rows = n + -n % ROWS
@@ -199,3 +196,6 @@ class DiskSlices:
                 add_pairwise_l1(block, total, self._threads)
             self._leaf_distances[axis] = symmetric(total[:n, :n])
         return self._leaf_distances[axis]
+
+
+AnySlices = ArraySlices | DiskSlices

@@ -11,8 +11,10 @@ import numpy.typing as npt
 import pandas as pd
 from numba.extending import intrinsic
 
+from headscape.checks import LARGEST, check_finite, integer, one_of
+from headscape.compiled import compiled_in_order, n_threads, run_tasks
 from headscape.errors import InputError
-from headscape.tensor import AttentionTensor, check_finite
+from headscape.tensor import AttentionTensor
 from headscape.tree import IntArray, PartitionTree
 from headscape.wavelets.haar import (
     LANES,
@@ -22,12 +24,12 @@ from headscape.wavelets.haar import (
     haar_support,
     haar_transform,
     inverse_haar_transform,
-    kernel,
     largest_supports,
     lift,
     lifting,
+    listed,
+    load,
     match_trees,
-    parallel_kernel,
     transform_axes,
 )
 
@@ -36,6 +38,7 @@ __all__ = ["decay_curve", "head_entropies", "network_entropy", "reconstruct", "t
 # Energy beyond the constant term below this share of the whole is rounding, not signal.
 ROUNDING = (64 * np.finfo(np.float64).eps) ** 2
 TINY = 1e-300  # keeps the logarithm of an exact zero finite; its factor is zero anyway
+FAR = 330  # entries beyond 2^+-330, about 1e+-99, are scaled first: their squares are near the ends of float64
 MAX_BUFFER = 2**29  # bytes of LANES matrices that a thread may hold; for larger ones only one axis is fused
 _POINT = PartitionTree.dyadic(1)
 
@@ -46,8 +49,8 @@ def head_entropies(X: npt.ArrayLike, trees: Trees, n_basis: int = 400) -> pd.Dat
     ======== =========================================================================================================
     l1_top   sum of abs(b) over the `n_basis` largest supports, ties by index; large support means LOW frequency
     l1_all   sum of abs(b) over all coefficients
-    dc       the constant term, sum of the entries / sqrt(n_query n_key)
-    l1_rel   l1 / l2 without the constant term: free of units; 0 for a constant head, where it is 0/0
+    dc       the mean (DC) coefficient, sum of the entries / sqrt(n_query n_key): one number for all heads of probabilities
+    l1_rel   l1 / l2 without the constant term: does not depend on units; 0 for a constant head, where it is 0/0
     shannon  entropy of b^2 / sum b^2 in nats, constant term included; 0 for a zero head
     l1_scale l1_scale_s is the sum of abs(b) over the functions of scale s, the sum over the axes of
              floor(log2(n / support)), without the constant term; they add up to l1_all - abs(dc)
@@ -68,12 +71,12 @@ def head_entropies(X: npt.ArrayLike, trees: Trees, n_basis: int = 400) -> pd.Dat
     Returns
     -------
     pandas.DataFrame
-        One row a head, indexed by (block, layer, head) for an `AttentionTensor`, by number otherwise.
+        One row per head, indexed by (block, layer, head) for an `AttentionTensor`, by number otherwise.
 
     Raises
     ------
     InputError
-        If a tree does not fit its axis, an entry is NaN or infinite, or squares overflow.
+        If a tree does not fit its axis, or an entry is NaN, infinite or beyond 1e300.
 
     >>> X = np.zeros((4, 4, 2)); X[:2, :2, 1] = 1
     >>> tree = PartitionTree.dyadic(4)
@@ -86,7 +89,7 @@ def head_entropies(X: npt.ArrayLike, trees: Trees, n_basis: int = 400) -> pd.Dat
     values, names = as_floats(X)
     if values.ndim == 1:
         raise InputError(f"heads are matrices; an array of shape {values.shape} has none, use network_entropy")
-    axes = _listed(trees)
+    axes = listed(trees)
     if values.ndim == 2:
         axes, values = match_trees(values.shape, axes, names), values[..., None]
     else:
@@ -103,7 +106,7 @@ def head_entropies(X: npt.ArrayLike, trees: Trees, n_basis: int = 400) -> pd.Dat
 def network_entropy(X: npt.ArrayLike, trees: Trees, n_basis: int = 100) -> pd.Series[Any]:
     """Measure the whole array by its coefficients in the product basis of all axes (the tri-Haar basis, appendix B.2).
 
-    The entries are the columns of `head_entropies`; X may have any order >= 1 and needs one tree an axis.
+    The entries are the columns of `head_entropies`; X may have any order >= 1 and needs one tree per axis.
 
     >>> tree = PartitionTree.dyadic(4)
     >>> network_entropy(np.ones((4, 4, 4)), (tree, tree, tree))[["l1_top", "dc", "l1_rel"]].round(9).tolist()
@@ -133,18 +136,17 @@ def decay_curve(
     by
         "magnitude": sorted by size; "support": by (support descending, index), the same order for every head.
     per
-        "network": shape (n,); "head": shape (n, n_head).
+        "network" gives shape (n,), "head" (n, n_head).
     n
-        How many coefficients at most; None for all.
+        At most this many coefficients; None for all.
     """
-    for name, value, options in (("by", by, ("magnitude", "support")), ("per", per, ("head", "network"))):
-        if value not in options:
-            raise InputError(f"{name} is one of {', '.join(options)}, not {value!r}")
-    axes, one = _listed(trees), per == "network" or np.ndim(X) == 2
+    one_of("by", by, ("magnitude", "support"))
+    one_of("per", per, ("head", "network"))
+    axes, one = listed(trees), per == "network" or np.ndim(X) == 2
     basis = _no_gaps(axes if one else axes[: np.ndim(X) - 1])
     size = np.abs(haar_transform(X, basis if one else [*basis, None]))
     curve: FloatArray = size.reshape(-1, 1 if one else size.shape[-1])
-    n = len(curve) if n is None else min(n, len(curve))
+    n = len(curve) if n is None else min(integer("n", n, low=1), len(curve))
     if by == "support":
         index = largest_supports([haar_support(tree).support for tree in basis], n).indices
         curve = curve[np.ravel_multi_index(tuple(index.T), size.shape[: len(basis)])]
@@ -161,18 +163,10 @@ def reconstruct(X: npt.ArrayLike, trees: Trees, k: int) -> FloatArray:
     >>> bool(np.allclose(reconstruct(X, (tree, tree), 4), X))
     True
     """
-    if k < 0:
-        raise InputError(f"cannot keep {k} coefficients")
+    integer("k", k, low=0)
     C = haar_transform(X, trees)
-    flat, size = C.reshape(-1), np.abs(C).reshape(-1)
-    if k == 0:
-        flat[:] = 0
-    elif k < len(flat):
-        cut = np.partition(size, len(size) - k)[len(size) - k]
-        at_cut = np.flatnonzero(size == cut)
-        spare = k - int((size > cut).sum())
-        flat[size < cut] = 0
-        flat[at_cut[spare:]] = 0
+    flat = C.reshape(-1)
+    flat[np.argsort(-np.abs(flat), kind="stable")[k:]] = 0
     return inverse_haar_transform(C, trees)
 
 
@@ -186,17 +180,13 @@ def top_energy(X: npt.ArrayLike, trees: Trees, fraction: float = 0.01, constant:
     1.0
     """
     if not 0 < fraction <= 1:
-        raise InputError(f"fraction lies in (0, 1], not {fraction}")
-    C = haar_transform(X, trees).reshape(-1)
+        raise InputError(f"fraction must lie in (0, 1], not {fraction}")
+    C = _in_range(haar_transform(X, trees).reshape(-1), None)[0]
     energy = C[0 if constant else 1 :] ** 2
     if not energy.sum() > ROUNDING * (C @ C):
         return 0.0
     k = int(np.ceil(fraction * len(energy)))
     return float(np.partition(energy, len(energy) - k)[len(energy) - k :].sum() / energy.sum())
-
-
-def _listed(trees: Trees) -> list[PartitionTree | None]:
-    return [trees] if isinstance(trees, PartitionTree) else list(trees)
 
 
 def _no_gaps(axes: Sequence[PartitionTree | None]) -> list[PartitionTree]:
@@ -206,7 +196,7 @@ def _no_gaps(axes: Sequence[PartitionTree | None]) -> list[PartitionTree]:
 
 
 class _Sums(NamedTuple):
-    """What the columns are made of, one entry a head."""
+    """What the columns are made of, one entry per head."""
 
     l1: FloatArray  # (n_scales, n_head), without the constant
     energy: FloatArray  # without the constant
@@ -221,16 +211,32 @@ def _entropies(
     """Return columns and attributes for (*trees, n_head) values."""
     axes = _no_gaps(trees)
     top = largest_supports([haar_support(tree).support for tree in axes], n_basis)
-    columns = _columns(_coefficient_sums(values, axes, top.indices), values, names)
+    scaled, exponent = _in_range(values, tuple(range(values.ndim - 1)), names)
+    columns = _columns(_coefficient_sums(scaled, axes, top.indices), exponent)
     columns["n_ties"] = np.full(values.shape[-1], top.n_ties, dtype=np.intp)
     return columns, {"n_basis": len(top.indices), "n_ties": top.n_ties, "support_at_cut": int(top.support[-1])}
+
+
+def _in_range(
+    values: npt.NDArray[Any], over: tuple[int, ...] | None, names: Sequence[str] = ()
+) -> tuple[npt.NDArray[Any], IntArray]:
+    """Bring very large or small entries near 1 by a power of two, which rounds nothing; also its exponent.
+
+    The exponent is found over the axes `over`; with `names` of all axes, entries that are not finite are refused.
+    """
+    largest = np.maximum(values.max(axis=over), -values.min(axis=over)).astype(np.float64)
+    if names and not (largest <= LARGEST).all():
+        check_finite(values.reshape(values.shape[: len(names)]), names)
+    exponent = np.frexp(largest)[1].astype(np.intp)
+    exponent = np.where(np.abs(exponent) > FAR, exponent, 0)
+    return (np.ldexp(values, -exponent) if exponent.any() else values), exponent
 
 
 def _coefficient_sums(values: npt.NDArray[Any], axes: list[PartitionTree], top: IntArray) -> _Sums:
     """Sum over the coefficients of (*axes, n_head) values, all axes but the last transformed.
 
     The first two axes are transformed and summed in one pass that keeps no coefficients, many lanes at a time. A lane
-    is a place on the axes that remain; these are transformed beforehand.
+    is an index into the remaining axes, which are transformed beforehand.
     """
     n_head = values.shape[-1]
     few_lanes = np.prod(values.shape[2:]) < LANES // 4
@@ -251,16 +257,16 @@ def _coefficient_sums(values: npt.NDArray[Any], axes: list[PartitionTree], top: 
     by_col = np.argsort(top_col, kind="stable")
     col_start = np.searchsorted(top_col[by_col], np.arange(n_col + 1))
     n_scales = 1 + sum(max(0, tree.n_leaves.bit_length() - 2) for tree in axes)  # a support is at least 2 leaves
-    blocks = _fused_sums(
-        values.reshape(n_row, n_col, -1),
-        (rows.steps, rows.gains, about[0].scale[rows.place], int(np.argmin(rows.place))),
-        (cols.steps, cols.gains, about[1].scale[cols.place], int(np.argmin(cols.place))),
-        (col_start, top_row[by_col], n_head * rest_index[by_col], n_head),
-        n_scales,
-        numba.get_num_threads(),
-    )
-    lanes = blocks.transpose(1, 0, 2).reshape(n_scales + 4, -1)[:, : np.prod(rest)]
-    sums = lanes.reshape(n_scales + 4, -1, n_head)  # the last block may have had lanes to spare
+    lanes = values.reshape(n_row, n_col, -1)
+    blocks = np.zeros((-(-lanes.shape[2] // LANES), n_scales + 4, LANES))
+    workers = min(n_threads(), len(blocks))
+    row_facts = (rows.steps, rows.gains, about[0].scale[rows.place], int(np.argmin(rows.place)))
+    col_facts = (cols.steps, cols.gains, about[1].scale[cols.place], int(np.argmin(cols.place)))
+    top_facts = (col_start, top_row[by_col], n_head * rest_index[by_col], n_head)
+    shared = (lanes, row_facts, col_facts, top_facts, blocks)
+    run_tasks(_fused_sums, [(*shared, worker, workers) for worker in range(workers)], workers)
+    sums = blocks.transpose(1, 0, 2).reshape(n_scales + 4, -1)[:, : np.prod(rest)]  # the last block had lanes to spare
+    sums = sums.reshape(n_scales + 4, -1, n_head)
 
     l1 = np.zeros((n_scales, n_head))
     for scale in range(n_scales - rest_scale.max()):
@@ -274,32 +280,30 @@ def _coefficient_sums(values: npt.NDArray[Any], axes: list[PartitionTree], top: 
 
 
 def _square_and_log(b: FloatArray) -> tuple[FloatArray, FloatArray]:
-    """Return b^2 and b^2 log b^2; what is not finite is found and explained by `_columns`."""
-    with np.errstate(over="ignore", invalid="ignore"):
-        square = b**2
-        return square, square * np.log(square + TINY)
+    """Return b^2 and b^2 log b^2."""
+    square = b**2
+    return square, square * np.log(square + TINY)
 
 
-def _columns(sums: _Sums, values: npt.NDArray[Any], names: Sequence[str]) -> dict[str, npt.NDArray[Any]]:
-    """Turn sums into the columns of the table; a sum that is not finite is explained by the entry that caused it."""
+def _columns(sums: _Sums, exponent: IntArray) -> dict[str, npt.NDArray[Any]]:
+    """Turn sums of heads that were divided by 2^exponent into the columns of the table."""
     square, square_log = _square_and_log(sums.constant)
     energy, energy_log = sums.energy + square, sums.energy_log + square_log
-    if not all(np.isfinite(part).all() for part in (sums.l1, sums.top, energy, energy_log)):
-        check_finite(values.reshape(values.shape[: len(names)]), names)
-        raise InputError(f"the squares of entries up to {np.abs(values).max():.3g} overflow; scale the array first")
     l1 = sums.l1.sum(axis=0)
     l1_rel, shannon = np.zeros_like(l1), np.zeros_like(l1)
     varies, some = sums.energy > ROUNDING * energy, energy > 0
     l1_rel[varies] = l1[varies] / np.sqrt(sums.energy[varies])
     shannon[some] = np.log(energy[some]) - energy_log[some] / energy[some]
     shannon = np.maximum(shannon, 0.0)  # rounding may leave -1e-16 for a single coefficient
-    l1_all = l1 + np.abs(sums.constant)
-    columns = {"l1_top": sums.top, "l1_all": l1_all, "dc": sums.constant, "l1_rel": l1_rel, "shannon": shannon}
-    return columns | {f"l1_scale_{s}": row for s, row in enumerate(sums.l1)}
+    sized = {"l1_top": sums.top, "l1_all": l1 + np.abs(sums.constant), "dc": sums.constant}
+    by_scale = {f"l1_scale_{s}": np.ldexp(row, exponent) for s, row in enumerate(sums.l1)}
+    return (
+        {name: np.ldexp(x, exponent) for name, x in sized.items()} | {"l1_rel": l1_rel, "shannon": shannon} | by_scale
+    )
 
 
 def _bitcast(to: Any, of: Any) -> Any:
-    """Make a function that reads the bits of one type as another; numba has none."""
+    """Make a function that reads the bits of one type as another, which numba lacks."""
 
     def cast_bits(_typing: Any, _x: Any) -> Any:
         def generate(context: Any, builder: Any, _signature: Any, arguments: Any) -> Any:
@@ -314,9 +318,9 @@ _bits = _bitcast(numba.int64, numba.float64)
 _from_bits = _bitcast(numba.float64, numba.int64)
 
 
-@kernel
+@compiled_in_order
 def _log(x: float) -> float:
-    """Natural logarithm of a normal positive double to 1 ulp, in a form that vectorises; the C library's does not.
+    """Natural logarithm of a normal positive double to 1 ulp, in a form that vectorizes; the C library's does not.
 
     x = 2^k m with m in [sqrt(1/2), sqrt(2)); log m = 2 atanh(s), s = (m - 1) / (m + 1), by fdlibm's polynomial.
     """
@@ -334,65 +338,56 @@ def _log(x: float) -> float:
     return log
 
 
-@parallel_kernel
+@compiled_in_order
 def _fused_sums(
     values: npt.NDArray[Any],
     rows: tuple[IntArray, FloatArray, IntArray, int],
     cols: tuple[IntArray, FloatArray, IntArray, int],
     top: tuple[IntArray, IntArray, IntArray, int],
-    n_scales: int,
+    sums: FloatArray,
+    worker: int,
     workers: int,
-) -> FloatArray:
-    """Transform (n_row, n_col, n_lanes) along two axes and sum, LANES lanes at a time.
+) -> None:
+    """Transform (n_row, n_col, n_lanes) along two axes and sum, LANES lanes at a time; a worker does whole blocks.
 
     `rows`, `cols`: steps, gains, scale of each row, row of the constant. `top`, the largest supports: where the entries
     of each column start, their rows, the first lane each counts in, and in how many.
-    Returns (n_blocks, n_scales + 4, LANES): l1 by scale, energy, energy log energy, constant, l1 of the top list.
+    `sums` (n_blocks, n_scales + 4, LANES) gets l1 by scale, energy, energy log energy, constant, l1 of the top list.
     """
     row_steps, row_gains, row_scale, row_constant = rows
     col_steps, col_gains, col_scale, col_constant = cols
     top_start, top_row, top_lane, top_width = top
-    n_row, n_col, n_lanes = values.shape
-    n_blocks = (n_lanes + LANES - 1) // LANES
-    sums = np.zeros((n_blocks, n_scales + 4, LANES))
-    for worker in numba.prange(workers):
-        slab = np.zeros((n_col, LANES))
-        between = np.empty((n_col, n_row, LANES))
-        for b in range(worker, n_blocks, workers):
-            width = min(LANES, n_lanes - b * LANES)
-            for r in range(n_row):
-                if width == LANES:  # a loop of known length is several times quicker
-                    for c in range(n_col):
-                        for v in range(LANES):
-                            slab[c, v] = values[r, c, b * LANES + v]
-                else:
-                    for c in range(n_col):
-                        for v in range(width):
-                            slab[c, v] = values[r, c, b * LANES + v]
-                lift(slab, col_steps, col_gains)
-                for c in range(n_col):
-                    for v in range(LANES):
-                        between[c, r, v] = slab[c, v]
-            energy, energy_log, top_l1 = sums[b, n_scales], sums[b, n_scales + 1], sums[b, n_scales + 3]
+    n_row, n_col, _ = values.shape
+    n_scales = sums.shape[1] - 4
+    slab = np.zeros((n_col, LANES))
+    between = np.empty((n_col, n_row, LANES))
+    for b in range(worker, len(sums), workers):
+        for r in range(n_row):
             for c in range(n_col):
-                tile = between[c]
-                lift(tile, row_steps, row_gains)
-                for t in range(top_start[c], top_start[c + 1]):
-                    lane = top_lane[t] - b * LANES
-                    for v in range(max(lane, 0), min(lane + top_width, LANES)):
-                        top_l1[v] += abs(tile[top_row[t], v])
-                if c == col_constant:
-                    for v in range(LANES):
-                        sums[b, n_scales + 2, v] = tile[row_constant, v]
-                        tile[row_constant, v] = 0.0
-                for r in range(n_row):
-                    row, l1 = tile[r], sums[b, row_scale[r] + col_scale[c]]
-                    for v in range(LANES):
-                        l1[v] += abs(row[v])
-                for r in range(n_row):
-                    row = tile[r]
-                    for v in range(LANES):
-                        square = row[v] * row[v]
-                        energy[v] += square
-                        energy_log[v] += square * _log(square + TINY)
-    return sums
+                load(values[r, c, b * LANES : (b + 1) * LANES], slab[c])
+            lift(slab, col_steps, col_gains, False)
+            for c in range(n_col):
+                for v in range(LANES):
+                    between[c, r, v] = slab[c, v]
+        energy, energy_log, top_l1 = sums[b, n_scales], sums[b, n_scales + 1], sums[b, n_scales + 3]
+        for c in range(n_col):
+            tile = between[c]
+            lift(tile, row_steps, row_gains, False)
+            for t in range(top_start[c], top_start[c + 1]):
+                lane = top_lane[t] - b * LANES
+                for v in range(max(lane, 0), min(lane + top_width, LANES)):
+                    top_l1[v] += abs(tile[top_row[t], v])
+            if c == col_constant:
+                for v in range(LANES):
+                    sums[b, n_scales + 2, v] = tile[row_constant, v]
+                    tile[row_constant, v] = 0.0
+            for r in range(n_row):
+                row, l1 = tile[r], sums[b, row_scale[r] + col_scale[c]]
+                for v in range(LANES):
+                    l1[v] += abs(row[v])
+            for r in range(n_row):
+                row = tile[r]
+                for v in range(LANES):
+                    square = row[v] * row[v]
+                    energy[v] += square
+                    energy_log[v] += square * _log(square + TINY)

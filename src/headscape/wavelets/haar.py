@@ -2,54 +2,39 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import math
+from collections.abc import Sequence
 from functools import cache
-from typing import Any, NamedTuple, TypeVar, cast
+from typing import Any, NamedTuple
 
-import numba
 import numpy as np
 import numpy.typing as npt
 
+from headscape.checks import check_finite, integer
+from headscape.compiled import compiled_in_order, n_threads, run_tasks
 from headscape.errors import InputError
-from headscape.tensor import AXES, AttentionTensor, check_finite
+from headscape.tensor import AXES, AttentionTensor
 from headscape.tree import IntArray, PartitionTree
 
-__all__ = [
-    "HaarSupport",
-    "LargestSupports",
-    "haar_support",
-    "haar_transform",
-    "inverse_haar_transform",
-    "largest_supports",
-]
+__all__ = ["HaarSupport", "haar_support", "haar_transform", "inverse_haar_transform", "largest_supports"]
 
 FloatArray = npt.NDArray[np.float64]
 Trees = PartitionTree | Sequence[PartitionTree | None]
-F = TypeVar("F", bound=Callable[..., Any])
 
 # Vectors lifted together. Long enough to fill wide registers, short enough for a tile of a 256-long axis to stay in the
 # second-level cache; 16 and 64 were slower. Compiled kernels of other modules keep the old value and the old `lift`
 # until their own file changes or their __pycache__ is removed.
 LANES = 32
-
-
-def kernel(function: F) -> F:
-    """Compile for one thread, without fast math: sums keep their order, and equal parts cancel to an exact zero."""
-    return cast(F, numba.njit(cache=True, error_model="numpy")(function))
-
-
-def parallel_kernel(function: F) -> F:
-    """Compile for several threads; one of them does each unit of work whole, so bytes do not depend on their number."""
-    return cast(F, numba.njit(cache=True, error_model="numpy", parallel=True)(function))
+ENTRIES = 2**18  # of an array that are worth another thread: a millisecond of work
 
 
 class HaarSupport(NamedTuple):
-    """What each basis function of a tree looks like, in index order; all arrays have shape (n_leaves,)."""
+    """What each basis function of a tree looks like, in order of its index; all arrays have shape (n_leaves,)."""
 
     support: IntArray
     """Number of non-zero entries."""
     folder: IntArray
-    """The folder of `tree.folders()` whose children it tells apart; the root for the constant."""
+    """The folder of `tree.folders()` whose children it contrasts; the root for the constant."""
     level: IntArray
     """The coarsest level at which that folder occurs."""
     l1: FloatArray
@@ -65,25 +50,17 @@ class Lifting(NamedTuple):
     row becomes coefficient t + 1. The steps run from the last to the first; each is its own inverse.
     """
 
-    steps: IntArray
-    """(n - 1, 2): left and right row."""
-    gains: FloatArray
-    """(n - 1, 2): sqrt(size / union) of the left and the right set."""
-    place: IntArray
-    """(n,): index of the coefficient that each row ends up with."""
+    steps: IntArray  # (n - 1, 2): left and right row
+    gains: FloatArray  # (n - 1, 2): sqrt(size / union) of the left and the right set
+    place: IntArray  # (n,): index of the coefficient that each row ends up with
 
 
-class _Splits(NamedTuple):
-    """Step t + 1 tells child `left` from its later siblings; one row per basis function after the constant."""
+def _splits(tree: PartitionTree) -> tuple[IntArray, IntArray, IntArray, IntArray]:
+    """The basis functions after the constant: function t + 1 contrasts folder left[t] with its later siblings.
 
-    left: IntArray
-    next: IntArray  # the first of the later siblings
-    left_size: IntArray
-    later_size: IntArray
-
-
-def _splits(tree: PartitionTree) -> tuple[_Splits, IntArray]:
-    """List the basis functions in index order, and the largest child of every folder (-1 for leaves)."""
+    Returns left, the first of the later siblings, and the leaves that these have together, (n - 1,) each; and the
+    largest child of every folder, -1 for leaves.
+    """
     sizes, parent = tree.sizes, tree.parent
     folders = np.arange(1, len(sizes))
     kids = folders[np.lexsort((folders, -sizes[1:], parent[1:]))]  # by parent, then size descending, then stored order
@@ -96,19 +73,19 @@ def _splits(tree: PartitionTree) -> tuple[_Splits, IntArray]:
     later = sizes[parent[kids]] + before[parent[kids]] - through
     has_later = np.flatnonzero(later)
     left = kids[has_later]
-    return _Splits(left, kids[has_later + 1] if len(left) else left, sizes[left], later[has_later]), largest
+    return left, kids[has_later + 1] if len(left) else left, later[has_later], largest
 
 
 def lifting(tree: PartitionTree) -> Lifting:
-    """Work out the rotations that make up the transform on `tree`, about as many as it has leaves."""
-    splits, largest = _splits(tree)
+    """The rotations that make up the transform on `tree`, one fewer than it has leaves."""
+    left, following, later, largest = _splits(tree)
     start, order, chosen = tree.folders().start.tolist(), tree.order.tolist(), largest.tolist()
     row = [0] * len(chosen)
     for i in range(len(chosen) - 1, -1, -1):  # a folder's sum gathers in the row of its largest child
         row[i] = order[start[i]] if chosen[i] < 0 else row[chosen[i]]
     rows = np.array(row, dtype=np.intp)
-    steps = np.stack([rows[splits.left], rows[splits.next]], axis=1)
-    sizes = np.stack([splits.left_size, splits.later_size], axis=1)
+    steps = np.stack([rows[left], rows[following]], axis=1)
+    sizes = np.stack([tree.sizes[left], later], axis=1)
     gains = np.sqrt(sizes / sizes.sum(axis=1, keepdims=True))
     place = np.zeros(tree.n_leaves, dtype=np.intp)
     place[steps[:, 1]] = np.arange(1, tree.n_leaves)
@@ -122,11 +99,11 @@ def haar_support(tree: PartitionTree) -> HaarSupport:
     array([4, 4, 3, 2])
     """
     n = tree.n_leaves
-    splits, _ = _splits(tree)
-    folder = np.concatenate([[0], tree.parent[splits.left]]).astype(np.intp)
-    both = splits.left_size + splits.later_size
+    left, _, later, _ = _splits(tree)
+    folder = np.concatenate([[0], tree.parent[left]]).astype(np.intp)
+    own, both = tree.sizes[left], tree.sizes[left] + later
     support = np.concatenate([[n], both]).astype(np.intp)
-    l1 = np.concatenate([[np.sqrt(n)], 2 * np.sqrt(splits.left_size * splits.later_size / both)])
+    l1 = np.concatenate([[np.sqrt(n)], 2 * np.sqrt(own * later / both)])
     scale = np.frexp(n // support)[1].astype(np.intp) - 1
     return HaarSupport(support, folder, tree.folders().level[folder], l1, scale)
 
@@ -152,9 +129,7 @@ def largest_supports(supports: Sequence[IntArray], k: int) -> LargestSupports:
     >>> found.indices.tolist(), found.n_ties
     ([[0, 0], [0, 1], [1, 0], [1, 1], [2, 0]], 4)
     """
-    if k < 1:
-        raise InputError(f"at least one basis function must be kept, not {k}")
-    k = int(min(k, np.prod([len(s) for s in supports], dtype=float)))
+    k = int(min(integer("the number of basis functions", k, low=1), math.prod(len(s) for s in supports)))
     rank_product, support = np.ones(1, dtype=np.intp), np.ones(1, dtype=np.intp)
     index = np.empty((1, 0), dtype=np.intp)
     for counts in supports:
@@ -205,29 +180,27 @@ def haar_transform(X: npt.ArrayLike, trees: Trees, dtype: npt.DTypeLike = np.flo
     C[i, j, ..] = sum over entries of X[q, k, ..] psi_i(q) psi_j(k) .. (section 2.4 of the paper). On one axis psi_0 is
     n^-1/2; then, folder by folder from the root, for children ordered by size descending (ties in leaf order) and
     i = 1 .. c-1: constant and positive on child i, constant on the union of the later children, zero mean, unit norm.
-    Cost: about one rotation a leaf and vector; no basis is ever written down.
+    The cost is about one rotation per leaf and vector; no basis matrix is ever formed.
 
     Parameters
     ----------
     X
         Real array of any order >= 1, or an `AttentionTensor`.
     trees
-        One tree an axis (for an array of order 1 the tree itself will do); None leaves an axis as it is.
+        One tree per axis (for an array of order 1 the tree itself will do); None leaves an axis as it is.
     dtype
         float64 or float32 of the result; arithmetic along an axis is float64 either way.
 
     Raises
     ------
     InputError
-        If a tree does not fit its axis, or an entry is NaN or infinite.
+        If a tree does not fit its axis, or an entry is NaN, infinite or beyond 1e300.
 
     >>> tree = PartitionTree.dyadic(4)
     >>> haar_transform([1.0, 1.0, 3.0, 3.0], tree).round(6)
     array([ 4., -2.,  0.,  0.])
     """
-    values, names = as_floats(X)
-    check_finite(values, names)
-    return transform_axes(values, list(enumerate(match_trees(values.shape, trees, names))), dtype)
+    return _checked_transform(X, trees, dtype, inverse=False)
 
 
 def inverse_haar_transform(C: npt.ArrayLike, trees: Trees, dtype: npt.DTypeLike = np.float64) -> npt.NDArray[Any]:
@@ -237,9 +210,13 @@ def inverse_haar_transform(C: npt.ArrayLike, trees: Trees, dtype: npt.DTypeLike 
     >>> inverse_haar_transform(haar_transform([1.0, 2.0, 4.0, 8.0], tree), tree).round(6)
     array([1., 2., 4., 8.])
     """
-    values, names = as_floats(C)
+    return _checked_transform(C, trees, dtype, inverse=True)
+
+
+def _checked_transform(X: npt.ArrayLike, trees: Trees, dtype: npt.DTypeLike, inverse: bool) -> npt.NDArray[Any]:
+    values, names = as_floats(X)
     check_finite(values, names)
-    return transform_axes(values, list(enumerate(match_trees(values.shape, trees, names))), dtype, inverse=True)
+    return transform_axes(values, list(enumerate(match_trees(values.shape, trees, names))), dtype, inverse)
 
 
 def as_floats(X: npt.ArrayLike) -> tuple[npt.NDArray[Any], tuple[str, ...]]:
@@ -252,19 +229,24 @@ def as_floats(X: npt.ArrayLike) -> tuple[npt.NDArray[Any], tuple[str, ...]]:
     return np.ascontiguousarray(values, dtype=np.float32 if single else np.float64), names
 
 
+def listed(trees: Trees) -> list[PartitionTree | None]:
+    """A tree by itself as a list of one."""
+    return [trees] if isinstance(trees, PartitionTree) else list(trees)
+
+
 def match_trees(shape: tuple[int, ...], trees: Trees, names: Sequence[str]) -> list[PartitionTree | None]:
-    """Return one tree an axis, having checked that each covers its axis."""
-    listed: list[PartitionTree | None] = [trees] if isinstance(trees, PartitionTree) else list(trees)
-    if len(listed) != len(shape):
-        raise InputError(f"{len(listed)} trees given, an array of shape {shape} needs {len(shape)}, one an axis")
-    for tree, n, name in zip(listed, shape, names, strict=True):
+    """Return one tree per axis, having checked that each covers its axis."""
+    axes = listed(trees)
+    if len(axes) != len(shape):
+        raise InputError(f"{len(axes)} trees given, an array of shape {shape} needs {len(shape)}, one per axis")
+    for tree, n, name in zip(axes, shape, names, strict=True):
         if n == 0:
             raise InputError(f"axis '{name}' of the array of shape {shape} is empty")
         if tree is not None and not isinstance(tree, PartitionTree):
             raise InputError(f"on axis '{name}' a PartitionTree is needed, not {type(tree).__name__}")
         if tree is not None and tree.n_leaves != n:
             raise InputError(f"tree on axis '{name}' covers {tree.n_leaves} leaves, the tensor has {n}")
-    return listed
+    return axes
 
 
 def transform_axes(
@@ -281,24 +263,36 @@ def transform_axes(
     for axis, tree in trees:
         if tree is None or tree.n_leaves == 1:
             continue
-        n = values.shape[axis]
+        n, inner = values.shape[axis], int(np.prod(values.shape[axis + 1 :]))
         steps, gains, place = lifting(tree)
-        read, write = (place, np.arange(n)) if inverse else (np.arange(n), place)
-        inner = int(np.prod(values.shape[axis + 1 :]))
-        workers = numba.get_num_threads()
-        if inner == 1:
-            _along_last(source.reshape(-1, n), out.reshape(-1, n), steps, gains, read, write, inverse, workers)
-        else:
-            folded = (-1, n, inner)
-            _along_middle(source.reshape(folded), out.reshape(folded), steps, gains, read, write, inverse, workers)
+        places = (place, np.arange(n)) if inverse else (np.arange(n), place)
+        folded = [array.reshape(-1, n, inner) for array in (source, out)]
+        if inner == 1:  # vectors are then neighbours along the axes before it
+            folded = [array[..., 0].T[None] for array in folded]
+        workers = min(n_threads(), 1 + values.size // ENTRIES)
+        shared = (*folded, (steps, gains), places, inverse)
+        run_tasks(_along_middle, [(*shared, worker, workers) for worker in range(workers)], workers)
         source = out
     return values.astype(dtype) if source is values else out
 
 
-@kernel
-def lift(tile: FloatArray, steps: IntArray, gains: FloatArray) -> None:
-    """Turn the rows of `tile`, (n, LANES), into coefficients, in place."""
-    for t in range(steps.shape[0] - 1, -1, -1):
+@compiled_in_order
+def load(row: npt.NDArray[Any], into: FloatArray) -> None:
+    """Copy a row of up to LANES entries; a loop of known length is several times quicker."""
+    if len(row) == LANES:
+        for v in range(LANES):
+            into[v] = row[v]
+    else:
+        for v in range(len(row)):
+            into[v] = row[v]
+
+
+@compiled_in_order
+def lift(tile: FloatArray, steps: IntArray, gains: FloatArray, inverse: bool) -> None:
+    """Turn the rows of `tile`, (n, LANES), into coefficients in place, or back: the same rotations, first to last."""
+    n = len(steps)
+    for k in range(n):
+        t = k if inverse else n - 1 - k
         left, right = tile[steps[t, 0]], tile[steps[t, 1]]
         g, h = gains[t, 0], gains[t, 1]
         for v in range(LANES):
@@ -307,78 +301,31 @@ def lift(tile: FloatArray, steps: IntArray, gains: FloatArray) -> None:
             right[v] = h * x - g * y
 
 
-@kernel
-def unlift(tile: FloatArray, steps: IntArray, gains: FloatArray) -> None:
-    """Undo `lift`: the same rotations, first to last."""
-    for t in range(steps.shape[0]):
-        left, right = tile[steps[t, 0]], tile[steps[t, 1]]
-        g, h = gains[t, 0], gains[t, 1]
-        for v in range(LANES):
-            x, y = left[v], right[v]
-            left[v] = g * x + h * y
-            right[v] = h * x - g * y
-
-
-@parallel_kernel
+@compiled_in_order
 def _along_middle(
     source: npt.NDArray[Any],
     out: npt.NDArray[Any],
-    steps: IntArray,
-    gains: FloatArray,
-    read: IntArray,
-    write: IntArray,
+    rotations: tuple[IntArray, FloatArray],
+    places: tuple[IntArray, IntArray],
     inverse: bool,
+    worker: int,
     workers: int,
 ) -> None:
-    """Transform the middle axis of (outer, n, inner), LANES neighbours of the last at a time; out may be source."""
+    """Transform the middle axis of (outer, n, inner), LANES neighbours of the last at a time; out may be source.
+
+    One of `workers` takes every `workers`-th tile and does it whole.
+    """
+    (steps, gains), (read, write) = rotations, places
     outer, n, inner = source.shape
     blocks = (inner + LANES - 1) // LANES
-    for worker in numba.prange(workers):
-        tile = np.zeros((n, LANES))
-        for task in range(worker, outer * blocks, workers):
-            o, v0 = task // blocks, task % blocks * LANES
-            width = min(LANES, inner - v0)
-            for r in range(n):
-                if width == LANES:  # a loop of known length is several times quicker
-                    for v in range(LANES):
-                        tile[r, v] = source[o, read[r], v0 + v]
-                else:
-                    for v in range(width):
-                        tile[r, v] = source[o, read[r], v0 + v]
-            if inverse:
-                unlift(tile, steps, gains)
-            else:
-                lift(tile, steps, gains)
-            for r in range(n):
-                for v in range(width):
-                    out[o, write[r], v0 + v] = tile[r, v]
-
-
-@parallel_kernel
-def _along_last(
-    source: npt.NDArray[Any],
-    out: npt.NDArray[Any],
-    steps: IntArray,
-    gains: FloatArray,
-    read: IntArray,
-    write: IntArray,
-    inverse: bool,
-    workers: int,
-) -> None:
-    """Transform the last axis of (outer, n), LANES rows at a time, transposed in the tile; out may be source."""
-    outer, n = source.shape
-    for worker in numba.prange(workers):
-        tile = np.zeros((n, LANES))
-        for task in range(worker, (outer + LANES - 1) // LANES, workers):
-            o = task * LANES
-            width = min(LANES, outer - o)
+    tile = np.zeros((n, LANES))
+    for task in range(worker, outer * blocks, workers):
+        o, v0 = task // blocks, task % blocks * LANES
+        width = min(LANES, inner - v0)
+        for r in range(n):
+            load(source[o, read[r], v0 : v0 + width], tile[r])
+        lift(tile, steps, gains, inverse)
+        for r in range(n):
+            row = out[o, write[r], v0 : v0 + width]
             for v in range(width):
-                for r in range(n):
-                    tile[r, v] = source[o + v, read[r]]
-            if inverse:
-                unlift(tile, steps, gains)
-            else:
-                lift(tile, steps, gains)
-            for v in range(width):
-                for r in range(n):
-                    out[o + v, write[r]] = tile[r, v]
+                row[v] = tile[r, v]

@@ -13,8 +13,8 @@ from typing import Any, NamedTuple, Protocol
 import numpy as np
 import numpy.typing as npt
 
+from headscape.checks import check_finite, integer
 from headscape.errors import InputError
-from headscape.tensor import check_finite
 from headscape.tree import PartitionTree
 
 __all__ = ["FUNCTIONS", "Averages", "Paraproduct", "Smooth", "Terms", "matrix_on_trees", "paraproduct"]
@@ -60,13 +60,10 @@ FUNCTIONS: dict[str, Callable[[float], Smooth]] = {
 def matrix_on_trees(
     M: npt.ArrayLike, row_tree: PartitionTree, col_tree: PartitionTree, mask: npt.ArrayLike | None = None
 ) -> tuple[FloatArray, BoolArray]:
-    """Return a matrix as float64 and which of its entries are present, having checked that the trees fit.
+    """Return a matrix as float64, 0 where absent, and which of its entries are present.
 
-    Raises
-    ------
-    InputError
-        If `M` is not a real matrix, a tree or the mask does not fit it, no entry is present, or a present entry is not
-        finite. What absent entries hold does not matter.
+    Raises an `InputError` if `M` is not a real matrix, a tree or the mask does not fit it, no entry is present, or a
+    present entry is not finite.
     """
     values = np.asarray(M)
     if values.ndim != 2 or values.dtype.kind not in "fiub":
@@ -78,10 +75,8 @@ def matrix_on_trees(
             raise InputError(f"the {name} tree covers {tree.n_leaves} leaves, the matrix of shape {values.shape} {n}")
     present = np.ones(values.shape, dtype=bool) if mask is None else np.asarray(mask)
     if present.shape != values.shape or present.dtype != bool:
-        raise InputError(
-            f"the mask has shape {present.shape} and dtype {present.dtype}; it must be boolean (True: present) and of "
-            f"shape {values.shape}"
-        )
+        found = f"the mask has shape {present.shape} and dtype {present.dtype}"
+        raise InputError(f"{found}; it must be boolean (True: present) and of shape {values.shape}")
     if not present.any():
         raise InputError(f"no entry of the matrix of shape {values.shape} is present")
     filled = np.where(present, values, 0).astype(np.float64)
@@ -93,8 +88,8 @@ class _Levels:
     """The first levels of a tree, laid side by side: level l takes ``start[l]:start[l + 1]`` of one long axis."""
 
     def __init__(self, tree: PartitionTree, scales: int | None, name: str) -> None:
-        if scales is not None and not 0 <= scales < tree.n_levels:
-            raise InputError(f"{scales} scales asked on the {name} axis, its tree has 0 to {tree.n_levels - 1}")
+        if scales is not None:
+            integer(f"the number of scales on the {name} axis", scales, 0, tree.n_levels - 1)
         self.n_scales = tree.n_levels - 1 if scales is None else scales
         self.labels = tree.labels[: self.n_scales + 1]
         along = tree.labels[:, tree.order]
@@ -115,9 +110,7 @@ class _Levels:
 
 
 class Terms:
-    """The terms of a decomposition, by pair of scales.
-
-    Scale (j, k) is the step from levels (j, k) of the row and the column tree to (j + 1, k + 1).
+    """The terms of a decomposition, by pair of scales; (j, k) is the step from levels (j, k) to (j + 1, k + 1).
 
     Attributes
     ----------
@@ -133,7 +126,7 @@ class Terms:
         self.first, self.second, self.exact, self.residual = norms
 
     def at(self, j: int, k: int) -> dict[str, FloatArray]:
-        """The term matrices of scale (j, k): first, second and exact, each of the matrix' shape, NaN where absent."""
+        """The term matrices of scale (j, k): first, second and exact, each of the matrix's shape, NaN where absent."""
         rows, columns = self._averages.n_scales
         if not (0 <= j < rows and 0 <= k < columns):
             raise InputError(f"there is no scale ({j}, {k}); there are {rows} x {columns}, counted from 0")
@@ -157,33 +150,18 @@ def _mixed(A: Smooth, u00: FloatArray, u10: FloatArray, u01: FloatArray, u11: Fl
 class Paraproduct:
     """A(g) decomposed; all matrices have g's shape and are NaN where an entry is absent."""
 
-    approximation: FloatArray
-    """Boundary terms and all terms `first` and `second`."""
-    residual: FloatArray
-    """A(g) minus the approximation."""
-    boundary: FloatArray
-    """A(P^N P'^0 g) + A(P^0 P'^N' g) - A(P^0 P'^0 g): what row and column means alone give."""
-    exact: FloatArray
-    """Boundary terms and the exact mixed differences: A(P^N P'^N' g), which is A(g) when all scales are used."""
+    approximation: FloatArray  # boundary terms and all terms `first` and `second`
+    residual: FloatArray  # A(g) minus the approximation
+    boundary: FloatArray  # A(P^N P'^0 g) + A(P^0 P'^N' g) - A(P^0 P'^0 g): what row and column means alone give
+    exact: FloatArray  # boundary terms and exact mixed differences: A(P^N P'^N' g), A(g) when all scales are used
     terms: Terms
 
 
 class Averages:
     """Joint means of a matrix over all pairs of folders, P^j P'^k g of eq. 11, on two trees.
 
-    A mean is taken over the present entries of the pair at once, never over rows and then columns. A pair without
-    present entries has mean NaN; only absent entries ever meet it.
-
-    Parameters
-    ----------
-    M
-        (n_row, n_col); what absent entries hold does not matter.
-    row_tree, col_tree
-        Trees that cover the rows and the columns.
-    mask
-        Booleans of M's shape, True where an entry is present; None if all are.
-    scales
-        (N, N'): use levels 0 to N of the row tree and 0 to N' of the column tree only.
+    A mean is taken over all present entries of the pair at once, never over rows and then columns. A pair without
+    present entries has mean NaN; only absent entries ever meet it. Parameters as in `paraproduct`.
 
     >>> tree = PartitionTree.dyadic(2)
     >>> means = Averages([[1.0, 0.0], [2.0, 6.0]], tree, tree, mask=np.tri(2, dtype=bool))
@@ -207,10 +185,8 @@ class Averages:
         ordered = np.ix_(row_tree.order, col_tree.order)
         self.counts = self._pairs(self.present[ordered].astype(np.float64))
         sums = self._pairs(self.values[ordered])
-        self.means = [
-            np.divide(s, n, out=np.full_like(s, np.nan), where=n > 0) for s, n in zip(sums, self.counts, strict=True)
-        ]
-        """One array a row level: (n_folders of it, folders of all column levels side by side)."""
+        # one array per row level: (its folders, folders of all column levels side by side)
+        self.means = [np.where(n > 0, s / np.maximum(n, 1), np.nan) for s, n in zip(sums, self.counts, strict=True)]
 
     def _pairs(self, X: FloatArray) -> list[FloatArray]:
         by_column = np.concatenate(self._columns.gather(np.ascontiguousarray(X.T)), axis=0)
@@ -235,10 +211,7 @@ class Averages:
         return np.where(self.present, found, np.nan)
 
     def base_points(self) -> tuple[FloatArray, FloatArray]:
-        """All averages at which derivatives are taken, each with the number of present entries that meet it.
-
-        That is P^j P'^k g for j < N and k < N', as two flat arrays.
-        """
+        """All averages at which derivatives are taken, P^j P'^k g with j < N and k < N', and how many entries meet each."""
         stop = self._columns.start[-2]
         values = np.concatenate([m[:, :stop].ravel() for m in self.means[:-1]] or [np.zeros(0)])
         counts = np.concatenate([n[:, :stop].ravel() for n in self.counts[:-1]] or [np.zeros(0)])
@@ -259,7 +232,7 @@ class Averages:
             for j in range(n_row):
                 below, here = self.means[j + 1], self.means[j][rows.parent[j]]
                 terms = _mixed(
-                    A, here[:, columns.above], below[:, columns.above], here[:, columns.child], below[:, columns.child]
+                    A, *(means[:, place] for place in (columns.above, columns.child) for means in (here, below))
                 )
                 approximate, exact = terms[0] + terms[1], terms[2]
                 total = total[:, rows.parent[j]] + self._along_columns(np.stack([approximate, exact]))
@@ -277,9 +250,8 @@ class Averages:
         columns, shift = self._columns, self._columns.start[1]
         total = np.zeros((*terms.shape[:-1], 1))
         for k in range(columns.n_scales):
-            total = (
-                total[..., columns.parent[k]] + terms[..., columns.start[k + 1] - shift : columns.start[k + 2] - shift]
-            )
+            here = slice(columns.start[k + 1] - shift, columns.start[k + 2] - shift)
+            total = total[..., columns.parent[k]] + terms[..., here]
         return total
 
     def _by_scale(self, term: FloatArray, count: FloatArray) -> FloatArray:
@@ -293,26 +265,24 @@ class Averages:
 def _smooth(function: Function, mean: float) -> Smooth:
     if isinstance(function, str):
         if function not in FUNCTIONS:
+            known = ", ".join(sorted(FUNCTIONS))
             raise InputError(
-                f"unknown function {function!r}; there are {', '.join(sorted(FUNCTIONS))}, or give three callables: A, "
-                "its first and its second derivative"
+                f"unknown function {function!r}; there are {known}, or give three callables: A, A' and A''"
             )
         return FUNCTIONS[function](mean)
     if callable(function) and callable(getattr(function, "deriv", None)):  # a polynomial of numpy's
         return Smooth(function, function.deriv(1), function.deriv(2))
     if not isinstance(function, tuple) or len(function) != 3 or not all(callable(part) for part in function):
-        raise InputError("a function of your own is three callables: A, its first and its second derivative")
+        raise InputError("a function of your own is a tuple of three callables: A, A' and A''")
     return Smooth(*function)
 
 
 def _check_range(target: FloatArray, approximation: FloatArray, present: BoolArray) -> None:
-    bad = present & ~(np.isfinite(target) & np.isfinite(approximation))
-    if bad.any():
-        row, column = np.argwhere(bad)[0]
-        raise InputError(
-            f"the function or a derivative is not finite at row {row}, column {column}; of scores subtract the row's "
-            "logsumexp first, so that exp gives probabilities"
-        )
+    bad = np.argwhere(present & ~(np.isfinite(target) & np.isfinite(approximation)))
+    if len(bad):
+        row, column = bad[0]
+        way_out = "subtract the logsumexp of its row from each score first, so that exp gives probabilities"
+        raise InputError(f"the function or a derivative is not finite at row {row}, column {column}; {way_out}")
 
 
 def paraproduct(
@@ -323,7 +293,7 @@ def paraproduct(
     mask: npt.ArrayLike | None = None,
     scales: tuple[int, int] | None = None,
 ) -> Paraproduct:
-    """Decompose A(g) over pairs of scales of two trees, and replace its mixed differences by derivatives of A.
+    """Decompose A(g) over pairs of scales of two trees, with its mixed differences replaced by derivatives of A.
 
     With u = P^j P'^k g the joint mean of g over folder pairs (eq. 11),
 

@@ -22,7 +22,7 @@ class PowerLaw:
     """Mean squares that fall with a volume: log2 energy of a bin = a + 2 sum_i alpha_i v_i, or that beside white noise.
 
     What is fitted are the parameters (a, alpha_1, ..), and log2 sigma^2 behind them where there is noise: then the
-    energy is 2^(a + 2 sum_i alpha_i v_i) + sigma^2 noise^2. Many draws are fitted at a time, one a row.
+    energy is 2^(a + 2 sum_i alpha_i v_i) + sigma^2 noise^2. Many draws are fitted at a time, one per row.
 
     Parameters
     ----------

@@ -9,6 +9,7 @@ import numpy as np
 import numpy.typing as npt
 from scipy import sparse
 
+from headscape.checks import finite, integer, one_of, seed
 from headscape.errors import InputError
 from headscape.tree import IntArray, PartitionTree
 from headscape.wavelets.haar import haar_support, haar_transform
@@ -20,26 +21,26 @@ __all__ = ["Bins", "HolderConstants", "HolderFit", "holder_constants", "holder_e
 ROUND_OFF = 1e-13
 """Coefficients below this share of the largest entry are rounding, not structure."""
 DOMINANT = 0.5
-"""Share of the energy the signal must have in a bin whose largest coefficient is believed."""
+"""Share of the energy the signal must have in a bin for its largest coefficient to be trusted."""
 RESTEPS = 15
 """Steps of the fit of a resample: it starts from the solution of the data it was drawn from."""
+
+RESOLVED = (-1.5, 2.5)
+"""Slopes that can be exponents. Single spikes have -1, smooth matrices 1, and the residual of Theorem 1 up to 2; a slope
+further out is that of coefficients which break off between two scales."""
 
 Interval = tuple[float, float]
 
 
 class Bins(NamedTuple):
-    """Normalised coefficients gathered by octaves of the volumes of both folders; one entry a bin."""
+    """Normalized coefficients gathered by octaves of the volumes of both folders; one entry per bin."""
 
-    row: FloatArray
-    """Mean log2(|F| / n) of the row folders."""
-    col: FloatArray
-    """Mean log2(|G| / m) of the column folders."""
+    row: FloatArray  # mean log2(|F| / n) of the row folders
+    col: FloatArray  # mean log2(|G| / m) of the column folders
     rms: FloatArray
     largest: FloatArray
-    n: IntArray
-    """How many coefficients."""
-    noise: FloatArray
-    """Root mean square that white noise of standard deviation 1 would have here."""
+    n: IntArray  # how many coefficients
+    noise: FloatArray  # root mean square that white noise of standard deviation 1 would have here
 
 
 @dataclass(frozen=True, eq=False)
@@ -47,25 +48,28 @@ class HolderFit:
     """How mixed Haar coefficients fall with the volume of their folders; ``float(fit)`` is `exponent`."""
 
     exponent: float
-    """Typical exponent, from the root mean square in each bin."""
+    """Typical exponent, from the root mean square in each bin; NaN where there is none, for the reason in `why`."""
     interval: Interval
     """Of `exponent`, 95 %, over resampled rows and columns of coefficients; NaN without draws."""
     holder: float
-    """Exponent of the largest coefficients, the bound of the definition. It comes out low by .05 to .13, since the
+    """Exponent of the largest coefficients, the bound of the definition. It is biased low by .05 to .13, since the
     largest of many is larger than the largest of few, but only it sees isolated cusps. NaN where noise hides them."""
     row: float
-    """Exponent along rows and along columns apart, from |F|^row |G|^col."""
+    """Separate exponents along rows and along columns, from |F|^row |G|^col."""
     col: float
     row_interval: Interval
     col_interval: Interval
     noise: float
     """Standard deviation of the white noise found beside the signal; 0 where none was found."""
     bins: Bins
+    why: str = ""
 
     def __float__(self) -> float:
         return self.exponent
 
     def __repr__(self) -> str:
+        if self.why:
+            return f"HolderFit(nan: {self.why})"
         extra = f"; noise {self.noise:.2g}" if self.noise else ""
         return (
             f"HolderFit({self.exponent:.2f} [{self.interval[0]:.2f}, {self.interval[1]:.2f}]; "
@@ -92,27 +96,24 @@ def holder_exponent(
 
     for the Haar functions of any two folders F and G. Coefficients over their norms are gathered in bins by octaves of
     |F| / n and |G| / m, and alpha is the slope of log rms over log volume. White noise has -1/2; a matrix that is
-    smooth in the order of dyadic trees about 1, the most that Haar functions can see.
+    smooth in the order of dyadic trees about 1. A slope outside -1.5 to 2.5 is no exponent: it comes back as NaN, with
+    the reason in `why`.
 
     Parameters
     ----------
-    M
-        (n_row, n_col); what absent entries hold does not matter.
-    row_tree, col_tree
-        Trees that cover the rows and the columns.
+    M, row_tree, col_tree
+        A matrix and trees that cover its rows and columns; what absent entries hold does not matter.
     mask
-        Booleans, True where present. Only functions psi_F x psi_G whose support is wholly present are then used: means
-        over what is left of a block would let a sum u(x) + v(y) leak into the mixed coefficients.
+        Booleans, True where present. Only functions psi_F x psi_G whose support is entirely present are then used:
+        means over what is left of a block would let a sum u(x) + v(y) leak into the mixed coefficients.
     noise
         "white" fits C^2 volume^(2 alpha) + sigma^2 (share of white noise), "none" the power alone. "auto" takes the
         first where it explains the bins better by the Bayesian information criterion.
     leave_finest
-        Leave out folders that fall apart into single leaves.
-    n_draws
-        Resamples behind the intervals: rows and columns of coefficients are drawn with replacement, each for itself, so
-        that what stands in one row or column stays together. 0 makes none.
-    random_state
-        Seed of the draws.
+        Leave out folders whose children are single leaves.
+    n_draws, random_state
+        Resamples behind the intervals, and their seed: rows and columns of coefficients are drawn with replacement,
+        independently of each other, so that a row or column stays together. 0 makes none.
 
     Raises
     ------
@@ -128,8 +129,9 @@ def holder_exponent(
     >>> round(holder_exponent(noise, tree, tree).exponent, 1)
     -0.5
     """
-    if noise not in ("auto", "none", "white"):
-        raise InputError(f"noise is auto, none or white, not {noise!r}")
+    one_of("noise", noise, ("auto", "none", "white"))
+    integer("n_draws", n_draws, low=0)
+    seed(random_state)
     values, present = matrix_on_trees(M, row_tree, col_tree, mask)
     if min(values.shape) < 2:
         raise InputError(
@@ -145,26 +147,23 @@ def holder_exponent(
     fit = joint.choose(y, noise)
     white = fit.shape[1] == 3
     both = apart.fit(y, fit[:, [0, 1, 1, 2]] if white else None)
-    slopes = np.full((3, 2), np.nan)
+    ends = np.full((3, 2), np.nan)
     if n_draws:
         drawn = binned.resampled(n_draws, random_state)
-        slopes[0] = _percentiles(joint.fit(drawn, fit if white else None, RESTEPS)[:, 1])
-        slopes[1:] = [_percentiles(s) for s in apart.fit(drawn, both if white else None, RESTEPS)[:, 1:3].T]
+        refits = joint.fit(drawn, fit if white else None, RESTEPS), apart.fit(drawn, both if white else None, RESTEPS)
+        ends = np.quantile(np.hstack([refits[0][:, 1:2], refits[1][:, 1:3]]), [0.025, 0.975], axis=0).T
     share = joint.signal_share(fit)[0] if white else np.ones(len(y[0]))
-    return HolderFit(
-        exponent=float(fit[0, 1]),
-        interval=_pair(slopes[0]),
-        holder=_slope_of_largest(bins, share >= DOMINANT, joint.weight),
-        row=float(both[0, 1]),
-        col=float(both[0, 2]),
-        row_interval=_pair(slopes[1]),
-        col_interval=_pair(slopes[2]),
-        noise=float(2 ** (fit[0, 2] / 2)) if white else 0.0,
-        bins=bins,
+    slopes = np.array([fit[0, 1], *both[0, 1:3], _slope_of_largest(bins, share >= DOMINANT, joint.weight)])
+    known = (slopes >= RESOLVED[0]) & (slopes <= RESOLVED[1])
+    exponent, row, col, largest = np.where(known, slopes, np.nan).tolist()
+    interval, row_interval, col_interval = (
+        (float(low), float(high)) for low, high in np.where(known[:3, None], ends, np.nan)
     )
-
-
-# ---------------------------------------------------------------------- coefficients in bins
+    sigma = float(2 ** (fit[0, 2] / 2)) if white else 0.0
+    why = f"the coefficients follow no power law: their slope of {slopes[0]:.3g} lies outside {RESOLVED[0]} to {RESOLVED[1]}"
+    return HolderFit(
+        exponent, interval, largest, row, col, row_interval, col_interval, sigma, bins, "" if known[0] else why
+    )
 
 
 def _coefficients(
@@ -242,15 +241,13 @@ class _Binned:
 
 def _check_bins(bins: Bins, shape: tuple[int, ...]) -> None:
     if not len(bins.rms):
+        why = "it is constant, the sum of a row and a column term, or too little of it is present"
         raise InputError(
-            f"the matrix of shape {shape} has no mixed coefficient above round-off: it is constant, the sum of a row "
-            "and a column term, or too little of it is present; it has no exponent"
+            f"the matrix of shape {shape} has no mixed coefficient above round-off, hence no exponent: {why}"
         )
     if len(np.unique(bins.row + bins.col)) < 3:
-        raise InputError(
-            f"only {len(bins.rms)} pairs of scales have coefficients in the matrix of shape {shape}; a slope needs "
-            "trees with more levels"
-        )
+        found = f"only {len(bins.rms)} pairs of scales have coefficients in the matrix of shape {shape}"
+        raise InputError(f"{found}; a slope needs trees with more levels")
 
 
 def _slope_of_largest(bins: Bins, used: BoolArray, weight: FloatArray) -> float:
@@ -260,19 +257,8 @@ def _slope_of_largest(bins: Bins, used: BoolArray, weight: FloatArray) -> float:
     return float(np.polyfit(volume, np.log2(bins.largest[used]), 1, w=np.sqrt(weight[used]))[0])
 
 
-def _percentiles(slopes: FloatArray) -> FloatArray:
-    return np.asarray(np.quantile(slopes, [0.025, 0.975]))
-
-
-def _pair(ends: FloatArray) -> Interval:
-    return float(ends[0]), float(ends[1])
-
-
-# ---------------------------------------------------------------------- the definition, sampled
-
-
 class HolderConstants(NamedTuple):
-    """The smallest C of eq. 2 on sampled points: of differences along rows, along columns, and mixed."""
+    """The smallest C of eq. 2 on sampled points: for differences along rows, along columns, and mixed ones."""
 
     row: float
     col: float
@@ -293,27 +279,24 @@ def holder_constants(
 
     row is the largest |f(x, x') - f(y, x')| / d(x, y)^alpha, col the same along columns, mixed the largest
     |f(y, y') - f(x, y') - f(y, x') + f(x, x')| / (d(x, y) d'(x', y'))^alpha, with the tree metric d(x, y) = |smallest
-    folder that holds both| / n. Pairs are drawn level by level, so that near ones are seen as often as far ones. Only
-    quadruples whose entries are all present count; a constant for which none was found is NaN.
+    folder that holds both| / n. Pairs are drawn level by level, so that near pairs are sampled as often as far ones.
+    Only quadruples whose entries are all present count; a constant for which none was found is NaN.
 
     >>> tree = PartitionTree.dyadic(4)
     >>> holder_constants(np.outer([0, 0, 1, 1], [0, 0, 0, 2]), tree, tree, alpha=1.0)
     HolderConstants(row=2.0, col=4.0, mixed=4.0)
     """
+    finite("alpha", alpha)
+    integer("n_samples", n_samples, low=1)
+    seed(random_state)
     values, present = matrix_on_trees(M, row_tree, col_tree, mask)
-    if n_samples < 1:
-        raise InputError(f"n_samples must be at least 1, not {n_samples}")
     rng = np.random.default_rng(random_state)
     (x, y, near), (s, t, close) = (_sampled_pairs(tree, n_samples, rng) for tree in (row_tree, col_tree))
-    sizes = {
-        "row": (np.abs(values[x, s] - values[y, s]) / near**alpha, present[x, s] & present[y, s] & (x != y)),
-        "col": (np.abs(values[x, s] - values[x, t]) / close**alpha, present[x, s] & present[x, t] & (s != t)),
-        "mixed": (
-            np.abs(values[y, t] - values[x, t] - values[y, s] + values[x, s]) / (near * close) ** alpha,
-            present[x, s] & present[y, s] & present[x, t] & present[y, t] & (x != y) & (s != t),
-        ),
-    }
-    return HolderConstants(**{n: float(size[ok].max()) if ok.any() else np.nan for n, (size, ok) in sizes.items()})
+    row = np.abs(values[x, s] - values[y, s]) / near**alpha, present[x, s] & present[y, s] & (x != y)
+    col = np.abs(values[x, s] - values[x, t]) / close**alpha, present[x, s] & present[x, t] & (s != t)
+    mixed = np.abs(values[y, t] - values[x, t] - values[y, s] + values[x, s]) / (near * close) ** alpha
+    both = row[1] & col[1] & present[y, s] & present[x, t] & present[y, t]
+    return HolderConstants(*(float(size[ok].max()) if ok.any() else np.nan for size, ok in (row, col, (mixed, both))))
 
 
 def _sampled_pairs(
@@ -338,14 +321,14 @@ def mixed_difference(
 ) -> float:
     """Mean |mixed second difference| of neighbouring rows and columns, over the standard deviation of the entries.
 
-    A proxy for roughness that needs no tree, only an order; for white noise 4 / sqrt(2 pi) = 1.6. Only quadruples whose
-    four entries are present count; NaN when there is none, or no spread.
+    A proxy for roughness that needs an order but no tree; for white noise 4 / sqrt(2 pi) = 1.6. Only quadruples whose
+    four entries are present count; NaN when there is none, or the entries do not vary.
 
     >>> mixed_difference(np.add.outer([0.0, 1.0, 5.0], [2.0, 3.0, 4.0]))
     0.0
     """
     values = np.asarray(M)
-    present = np.ones(values.shape, dtype=bool) if mask is None else np.asarray(mask, dtype=bool)
+    present = np.asarray(np.ones(values.shape) if mask is None else mask, dtype=bool)
     if values.ndim != 2 or present.shape != values.shape:
         raise InputError(f"a matrix and a mask of its shape are needed, not {values.shape} and {present.shape}")
     rows = np.arange(len(values)) if row_order is None else np.asarray(row_order)

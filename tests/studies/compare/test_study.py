@@ -288,7 +288,7 @@ def test_two_inputs_of_one_network_are_all_yardstick(runs):
 def test_refusals_name_the_way_out(runs, tmp_path):
     one = runs["one"]
     copied = shutil.copytree(one, tmp_path / "copied")
-    bare = make_run(tmp_path / "bare", attention_of(1, 5), organised=False)
+    bare = make_run(tmp_path / "bare", attention_of(1, 5), organized=False)
     few = make_run(tmp_path / "few", attention_of(1, 5, n_batch=3))
     short = make_run(tmp_path / "short", attention_of(1, 5, n_batch=4, n=12))
     scores = make_run(tmp_path / "scores", np.log(attention_of(1, 5, n_batch=4)), kind="scores")
@@ -314,7 +314,7 @@ def test_refusals_name_the_way_out(runs, tmp_path):
         assert "\n" not in str(error.value)
     halfway = shutil.copytree(one, tmp_path / "halfway")
     (halfway / "organize" / "result.json").unlink()
-    with pytest.raises(hs.InputError, match="organised only in part"):
+    with pytest.raises(hs.InputError, match="organized only in part"):
         read_runs([one, halfway])
     lost = shutil.copytree(one, tmp_path / "lost")
     (lost / "organize" / "batch-0003.safetensors").unlink()

@@ -19,7 +19,7 @@ from headscape.runs import Run
 from headscape.studies.organize.result import ENTROPIES, OrganizeResult
 from headscape.studies.work.old import read_arrays
 
-__all__ = ["FEWEST", "UNIT_FREE", "Organised", "read_runs"]
+__all__ = ["FEWEST", "UNIT_FREE", "Organized", "read_runs"]
 
 FloatArray = npt.NDArray[np.float64]
 
@@ -32,7 +32,7 @@ IRRELEVANT = ("random_state", "max_memory")
 
 
 @dataclass(frozen=True, eq=False)
-class Organised:
+class Organized:
     """A run as a comparison sees it, every array with one entry a batch; heads are sorted by layer.
 
     distances (n_batch, n_head, n_head) are each over their median; entropies (n_batch, 2, n_head) are those of
@@ -59,14 +59,14 @@ class Organised:
         return len(self.distances)
 
 
-def read_runs(paths: Sequence[str | Path]) -> list[Organised]:
+def read_runs(paths: Sequence[str | Path]) -> list[Organized]:
     """Read the organize study of every run, name runs and networks, and refuse what cannot be compared.
 
     Raises
     ------
     InputError
-        With fewer than two runs, one named twice, one that was not organised, or has fewer than `FEWEST` batches; and
-        when two differ in kind (probabilities, scores), in axes, or in how they were organised.
+        With fewer than two runs, one named twice, one that was not organized, or has fewer than `FEWEST` batches; and
+        when two differ in kind (probabilities, scores), in axes, or in how they were organized.
     """
     if len(paths) < 2:
         raise InputError(f"a comparison needs two runs or more, {len(paths)} given: headscape compare RUN_A RUN_B")
@@ -79,7 +79,7 @@ def read_runs(paths: Sequence[str | Path]) -> list[Organised]:
     for i, other in enumerate(found):
         for first in found[:i]:
             if first.digest == other.digest:
-                raise InputError(f"{other.name} is a copy of {first.name}: the same batches, organised alike; name one")
+                raise InputError(f"{other.name} is a copy of {first.name}: the same batches, organized alike; name one")
         _check_pair(found[0], other)
     return _named(found)
 
@@ -93,11 +93,11 @@ def _run_names(places: Sequence[Path]) -> list[str]:
     ]
 
 
-def _read(path: Path, name: str) -> Organised:
+def _read(path: Path, name: str) -> Organized:
     run = Run.open(path)
     folder = run.path / OrganizeResult.study
     if not (folder / "result.json").is_file():
-        state = "has not been organised" if not folder.is_dir() else "is organised only in part"
+        state = "has not been organized" if not folder.is_dir() else "is organized only in part"
         raise InputError(f"{path} {state}; run `headscape organize {path}` first")
     result = OrganizeResult.load(folder)
     files = sorted(folder.glob("batch-*.safetensors"))
@@ -118,16 +118,16 @@ def _read(path: Path, name: str) -> Organised:
     if len(shapes) > 1:
         lengths = ", ".join(str(n_query) for n_query, _ in shapes[:6])
         raise InputError(f"{path} mixes contexts of {lengths} tokens; capture again without --keep-short")
-    return _organised(run, name, result, [found["head_distances"] for found in batches], shapes[0])
+    return _organized(run, name, result, [found["head_distances"] for found in batches], shapes[0])
 
 
 def _wanted(array: str) -> bool:
     return array in ("head_distances", "order_query", "order_key")
 
 
-def _organised(
+def _organized(
     run: Run, name: str, result: OrganizeResult, distances: Sequence[FloatArray], shape: tuple[int, int]
-) -> Organised:
+) -> Organized:
     heads = result.heads
     order = np.lexsort((heads["head"].to_numpy(), heads["layer"].to_numpy()))
     layers = heads["layer"].to_numpy(dtype=np.int64)[order]
@@ -139,7 +139,7 @@ def _organised(
     model = run.meta.get("model", {})
     source = str(model.get("source") or name)
     whole = int(model.get("n_layers") or 0) * int(model.get("n_heads") or 0)
-    return Organised(
+    return Organized(
         name=name,
         network=Path(source).name if source.startswith(("/", "./", "../", "~")) else source,
         identity=f"{model.get('fingerprint') or run.path.resolve()} {result.block}",
@@ -192,7 +192,7 @@ def _crosses(facts: Mapping[str, Any]) -> bool:
     return "cross" in facts["block"] or facts["n_query"] != facts["n_key"]
 
 
-def _way_out(a: Organised, b: Organised) -> str:
+def _way_out(a: Organized, b: Organized) -> str:
     """How two runs of different length can be made to agree: images have as many tokens as they have."""
     images = [run for run in (a, b) if run.facts["inputs"] == "images"]
     if len(images) == 2:
@@ -202,19 +202,19 @@ def _way_out(a: Organised, b: Organised) -> str:
     return f"capture {other.name} again with --tokens {kept.facts['n_query']}"
 
 
-def _check_pair(a: Organised, b: Organised) -> None:
+def _check_pair(a: Organized, b: Organized) -> None:
     one, two = a.facts, b.facts
     if one["kind"] != two["kind"]:
         words = {"probs": "probabilities", "scores": "scores"}
         raise InputError(
             f"{a.name} holds {words[one['kind']]}, {b.name} {words[two['kind']]}: they have no common unit; capture "
-            "both with --keep probs and organise them with --kind probs"
+            "both with --keep probs and organize them with --kind probs"
         )
     if _crosses(one) != _crosses(two):
         cross, own = (a, b) if _crosses(one) else (b, a)
         raise InputError(
             f"{cross.name} (block {cross.facts['block']}) looks from queries to keys of another sequence, {own.name} "
-            f"(block {own.facts['block']}) to its own tokens: different axes; organise the same kind of block in both"
+            f"(block {own.facts['block']}) to its own tokens: different axes; organize the same kind of block in both"
         )
     if (one["n_query"], one["n_key"]) != (two["n_query"], two["n_key"]):
         raise InputError(
@@ -230,11 +230,11 @@ def _check_pair(a: Organised, b: Organised) -> None:
         ours, theirs = one["questionnaire"].get(setting), two["questionnaire"].get(setting)
         if ours != theirs:
             raise InputError(
-                f"{a.name} was organised with {setting} = {ours!r}, {b.name} with {theirs!r}; organise both alike"
+                f"{a.name} was organized with {setting} = {ours!r}, {b.name} with {theirs!r}; organize both alike"
             )
 
 
-def _named(found: Sequence[Organised]) -> list[Organised]:
+def _named(found: Sequence[Organized]) -> list[Organized]:
     """Give every network one name of its own; runs of one network share it."""
     by_identity: dict[str, str] = {}
     for run in found:
@@ -244,4 +244,4 @@ def _named(found: Sequence[Organised]) -> list[Organised]:
     for run in found:
         plain = by_identity[run.identity]
         names.setdefault(run.identity, plain if taken.count(plain) == 1 else f"{plain} ({run.name})")
-    return [Organised(**{**run.__dict__, "network": names[run.identity]}) for run in found]
+    return [Organized(**{**run.__dict__, "network": names[run.identity]}) for run in found]

@@ -24,7 +24,7 @@ from headscape.geometry.gromov import (
 )
 from headscape.runs import Run
 from headscape.studies.compare.result import MEASURES, SHUFFLED, CompareResult
-from headscape.studies.compare.runs import Organised, read_runs
+from headscape.studies.compare.runs import Organized, read_runs
 from headscape.studies.work.engines import Engine, engine_of
 from headscape.studies.work.old import Progress, Say, Steps, read_arrays, run_units, study_folder, write_arrays
 
@@ -80,12 +80,12 @@ class _Places:
     paths: tuple[Path, ...]
     digests: tuple[str, ...]
 
-    def read(self) -> list[Organised]:
+    def read(self) -> list[Organized]:
         return _read_once(self)
 
 
 @lru_cache(maxsize=1)
-def _read_once(places: _Places) -> list[Organised]:
+def _read_once(places: _Places) -> list[Organized]:
     found = read_runs(places.paths)
     changed = [str(path) for run, path, was in zip(found, *vars(places).values(), strict=True) if run.digest != was]
     if changed:
@@ -93,7 +93,7 @@ def _read_once(places: _Places) -> list[Organised]:
     return found
 
 
-def _pair(runs: Sequence[Organised] | _Places, i: int, j: int, path: Path, draws: int, size: int, seed: int) -> None:
+def _pair(runs: Sequence[Organized] | _Places, i: int, j: int, path: Path, draws: int, size: int, seed: int) -> None:
     """Measure runs i and j on every draw, and write it; skipped when it is there. A run may meet itself."""
     if path.exists():
         return
@@ -129,7 +129,7 @@ def _pair(runs: Sequence[Organised] | _Places, i: int, j: int, path: Path, draws
     write_arrays(path, arrays)
 
 
-def _heads_control(run: Organised, halves: npt.NDArray[np.int64], seed: int) -> FloatArray:
+def _heads_control(run: Organized, halves: npt.NDArray[np.int64], seed: int) -> FloatArray:
     """Distance of a network to itself with other heads and other batches: (n_draw, n_measure), NaN if not defined."""
     rng = np.random.default_rng([seed, int(run.digest[:12], 16), 1])
     found = np.full((N_OTHER_HEADS, len(MEASURES)), np.nan)
@@ -178,7 +178,7 @@ def compare(
     progress: Progress = lambda done, total: None,
     say: Say = lambda _: None,
 ) -> CompareResult:
-    """Compare networks by their organised runs; runs of one network are its yardstick of no difference.
+    """Compare networks by their organized runs; runs of one network are its yardstick of no difference.
 
     Every draw takes a random half of the batches of each run. Two runs are as far apart as their halves are, and a run
     is as far from itself as its two halves are: what differs by chance differs in both. Runs with the same weights are
@@ -231,14 +231,14 @@ def compare(
         }
         run_units(_pair, units, worker, Steps(progress, len(units)), say)
         arrays = [read_arrays(path)[0] for path in paths]
-    result = _summarise(found, pairs, arrays, {**facts, "half": size})
+    result = _summarize(found, pairs, arrays, {**facts, "half": size})
     if kept is not None:
         result.save(kept.path / result.study)
     return result
 
 
-def _summarise(
-    found: Sequence[Organised],
+def _summarize(
+    found: Sequence[Organized],
     pairs: Sequence[tuple[int, int]],
     arrays: Sequence[dict[str, npt.NDArray[Any]]],
     settings: dict[str, Any],

@@ -1,0 +1,48 @@
+"""Parameters checked by name: what is accepted, and what the refusal says."""
+
+import numpy as np
+import pytest
+
+from headscape.checks import LARGEST, check_finite, finite, integer, one_of, positive, seed, within
+from headscape.errors import InputError
+
+
+@pytest.mark.parametrize(
+    ("check", "message"),
+    [
+        (lambda: finite("t", np.nan), "t must be a finite number, not nan"),
+        (lambda: finite("t", "two"), "t must be a finite number, not 'two'"),
+        (lambda: finite("t", None), "t must be a finite number, not None"),
+        (lambda: positive("eps", 0), "eps must be positive, not 0"),
+        (lambda: positive("eps", np.nan), "eps must be positive, not nan"),
+        (lambda: within("share", 1.5, 0, 1), "share must be a number from 0 to 1, not 1.5"),
+        (lambda: within("share", np.nan, 0, 1), "share must be a number from 0 to 1, not nan"),
+        (lambda: integer("n", 2.5), "n must be a whole number, not 2.5"),
+        (lambda: integer("n", 2.0), "n must be a whole number, not 2.0"),
+        (lambda: integer("n", 0, low=1), "n must be at least 1, not 0"),
+        (lambda: integer("n", 9, -3, 2), "n must be a whole number from -3 to 2, not 9"),
+        (lambda: seed(-1), "random_state must be at least 0, not -1"),
+        (lambda: one_of("kind", "x", ("a", "b")), "kind is one of a, b, not 'x'"),
+    ],
+)
+def test_a_refusal_names_parameter_and_value(check, message):
+    with pytest.raises(InputError) as error:
+        check()
+    assert str(error.value) == message
+
+
+def test_what_is_fine_comes_back():
+    assert finite("t", np.float32(0.5)) == 0.5 and positive("eps", np.inf) == np.inf and within("share", 1, 0, 1) == 1
+    assert integer("n", np.int64(3), low=3) == 3 and seed(None) is None and seed(0) == 0
+    assert one_of("kind", "a", {"a": 1}) == "a"
+
+
+def test_entries_are_named_by_axis_and_index():
+    X = np.arange(6.0).reshape(2, 3)
+    assert check_finite(X, ("row", "column")) == (0.0, 5.0)
+    assert check_finite(X.astype(np.float16), ("row", "column")) == (0.0, 5.0)
+    assert check_finite(np.zeros((0, 3)), ("row", "column")) == (0.0, 0.0)
+    for bad, way_out in ((np.nan, "remove"), (-np.inf, "remove"), (2 * LARGEST, "scale"), (-2 * LARGEST, "scale")):
+        X[1, 2] = bad
+        with pytest.raises(InputError, match=rf"row 8, column 2 \(1 such entries\); {way_out}"):
+            check_finite(X, ("row", "column"), start=7)
