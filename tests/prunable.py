@@ -8,7 +8,12 @@ from zoo import make
 
 RANK = ["the quick brown fox jumps over the lazy dog and then it does all of that once more for good measure"]
 JUDGE = ["she sells sea shells by the sea shore and the shells she sells are surely sea shells of the shore " * 2]
-QUICK = {"criteria": ("novelty", "gradient", "output_norm", "l1_all", "l1_top"), "windows": 4, "evaluations": 12, "threads": 1}
+QUICK = {
+    "criteria": ("novelty", "gradient", "output_norm", "l1_all", "l1_top"),
+    "windows": 4,
+    "evaluations": 12,
+    "threads": 1,
+}
 SILENT = {hs.HeadId("decoder", 0, 2), hs.HeadId("decoder", 1, 0)}
 
 

@@ -134,7 +134,9 @@ class _Reader:
 
 def _mixed(frame: pd.DataFrame) -> list[Any]:
     """Columns that a CSV file cannot bring back: cells of several kinds, and text that may be missing."""
-    return [c for c, d in frame.dtypes.items() if d == "object" or (pd.api.types.is_string_dtype(d) and frame[c].hasnans)]
+    return [
+        c for c, d in frame.dtypes.items() if d == "object" or (pd.api.types.is_string_dtype(d) and frame[c].hasnans)
+    ]
 
 
 def _read_table(path: Path, columns: Mapping[str, str], cells: Mapping[str, Sequence[Any]]) -> pd.DataFrame:

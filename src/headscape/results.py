@@ -11,7 +11,6 @@ from typing import Any, ClassVar, Literal, Self
 import pandas as pd
 
 from headscape import hooks
-from headscape.intervals import Interval
 from headscape.records import as_records, load_record, save_record, write_table
 from headscape.verdicts import Judgement, Verdict
 
@@ -155,10 +154,3 @@ class Result(ABC):
             return self.to_frame().to_html() if hooks.render_html is None else hooks.render_html(self)
         except ModuleNotFoundError:  # the extra "report" is not installed
             return self.to_frame().to_html()
-
-
-def bootstrap(values: Any, *, random_state: int = 0, n_draws: int = 2000) -> Interval:
-    """Gone when every study makes its intervals by `headscape.intervals`."""
-    from headscape.intervals import mean_interval
-
-    return mean_interval(values)

@@ -104,7 +104,7 @@ def _tokenizer(spec: str) -> Any:
     if bundled_gguf := next(source.glob("*.gguf"), None):
         from headscape.attention.convert import converted
 
-        source = converted(source, bundled_gguf, lambda _: None)
+        source = converted(bundled_gguf, lambda _: None)
     return read_tokenizer(source)
 
 

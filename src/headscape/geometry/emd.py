@@ -110,7 +110,9 @@ def tree_distance(
 def check_range(D: FloatArray, unit: float, level_weight: float, size_weight: float) -> None:
     """Raise an `InputError` where distances in this unit leave the range of float64."""
     if not math.isfinite(float(D.max()) * unit):
-        found = f"distances leave the range of float64 with level_weight {level_weight:g} and size_weight {size_weight:g}"
+        found = (
+            f"distances leave the range of float64 with level_weight {level_weight:g} and size_weight {size_weight:g}"
+        )
         raise InputError(f"{found}; choose weights nearer 0, or scale the array")
 
 

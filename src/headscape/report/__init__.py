@@ -46,7 +46,7 @@ def write_report(
         maps = HeadMaps()
         scene.missing = [(name, why) for name, why in scene.missing if (run.path / name).is_dir()]
     facts, quote = summary.facts(run, scene, capture), summary.excerpt(capture, inputs)
-    page = Page(summary.title(run), facts, scene, run.meta, maps, quote)
+    page = Page(summary.title(run), facts, scene, run.shown, maps, quote)
     return page.write(Path(out) if out is not None else run.path / "report.html")
 
 

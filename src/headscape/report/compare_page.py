@@ -2,22 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
 from headscape.report.gather import gather
 from headscape.report.page import Page
-from headscape.results import Result
+from headscape.runs import Run
 
-__all__ = ["write_page"]
+if TYPE_CHECKING:
+    from headscape.studies.compare.result import CompareResult
+
+__all__ = ["write_compare_page"]
 
 
-def write_page(
-    result: Result, title: str, facts: Sequence[tuple[str, str]], provenance: Mapping[str, Any], out: Path
-) -> Path:
-    """Write one result as a page of its own, whole or not at all, and return where it is.
-
-    `facts` are the lines under the title, pairs of a label and a sentence; `provenance` is shown at the end as JSON.
-    """
-    return Page(title, facts, gather([result]), provenance).write(out)
+def write_compare_page(result: CompareResult, runs: Sequence[str | Path], out: Path) -> Path:
+    """Write a comparison of these runs as a page of its own and return where it is; it appears whole or not at all."""
+    table, groups = result.runs, result.settings["groups"]
+    facts = [
+        ("Networks", ", ".join(result.networks)),
+        ("Runs", f"{len(table)} of {table['n_query'].iloc[0]} tokens: {', '.join(table['run'])}"),
+        ("Intervals", f"jackknife over {len(groups)} groups per run, each of {len(groups[0])} batches"),
+    ]
+    provenance = {"settings": dict(result.settings), "runs": {Path(path).name: Run.open(path).shown for path in runs}}
+    return Page(" / ".join(result.networks), facts, gather([result]), provenance).write(out)
