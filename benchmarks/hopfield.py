@@ -129,7 +129,7 @@ def main() -> None:
 
 
 def ratios(what: str, calls: dict[str, Callable[[], None]], repeats: int) -> list[list[str]]:
-    """One row a call, the first being the baseline."""
+    """One row per call, the first being the baseline."""
     times = in_turns(calls, repeats)
     peaks = {name: peak(call) for name, call in calls.items()}
     base = next(iter(calls))

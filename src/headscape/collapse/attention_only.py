@@ -18,7 +18,7 @@ __all__ = ["AttentionNetwork", "AttentionOnly", "Layer", "bounds_of", "four_vari
 
 Weights = Literal["default", "xavier"]
 Norm = Literal["pre", "none"]
-POSITION_SCALE = 0.02  # of class token and positions at initialisation, as in vision transformers
+POSITION_SCALE = 0.02  # of class token and positions at initialization, as in vision transformers
 
 
 @dataclass(frozen=True)
@@ -152,7 +152,7 @@ def bounds_of(network: AttentionNetwork, tokens: Tensor) -> list[LayerBounds]:
 
 
 def patch_tokens(images: npt.ArrayLike, seed: int = 0, *, width: int = 192, size: int = 224, patch: int = 16) -> Tensor:
-    """Images (n, height, width) as tokens (n, 1 + n_patch, width) of a vision transformer at initialisation.
+    """Images (n, height, width) as tokens (n, 1 + n_patch, width) of a vision transformer at initialization.
 
     Standardized over all images given, resized, cut into patches, each mapped by one linear map as torch initializes
     it; a class token before them, positions added. 224 and 16 make 197 tokens.

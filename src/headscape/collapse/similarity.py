@@ -31,7 +31,7 @@ BINS = 400
 _MODE_BINS = 100
 """The mode is the fullest of these bins: wide enough (0.02) that a few pairs do not make one."""
 SHOWN = 9
-"""Violins in a row that can still be told apart."""
+"""Violins in a row that are still distinguishable."""
 
 
 def token_similarities(X: npt.ArrayLike, labels: npt.ArrayLike | None = None) -> npt.NDArray[np.float64]:

@@ -137,7 +137,7 @@ def _work(r: CollapseResult, weights: str) -> Finding:
     opening = {
         "holds": "hidden state keeps tokens apart, not the skip",
         "does not hold": "skip keeps tokens apart, not the hidden state",
-        "cannot tell": "skip and the hidden state cannot be told apart in what keeps tokens apart",
+        "cannot tell": "skip and the hidden state cannot be ranked by how far they keep tokens apart",
     }[verdict.verdict]
     text = (
         f"{'With random weights the' if weights else 'The'} {opening} ({PAPER} credit the hidden state): the last residual "

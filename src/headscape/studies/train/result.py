@@ -17,6 +17,7 @@ from headscape.results import FigureSpec, Finding, Result
 __all__ = ["TrainResult"]
 
 Array = npt.NDArray[Any]
+LOSSES = ("valid_loss", "test_loss", "score")
 
 
 @dataclass(frozen=True, eq=False)
@@ -49,27 +50,30 @@ class TrainResult(Result):
         data: Mapping[str, Any],
     ) -> Self:
         """Put the logs of the runs together."""
-        images = settings["network"]["kind"] == "vit"
         scale = 1 / math.log(2) / float(data.get("bytes_a_token", 1.0))
-        trials, curves, similarity, counts = [], [], [], []
-        for log in logs:
-            trial = dict(log["trial"])
-            chosen = best[trial["arm"]] == trial["rate"]
-            row = trial | {"chosen": chosen, "valid_loss": math.nan, "test_loss": math.nan, "score": math.nan}
-            if not log["diverged"]:
-                test = log["test"]
-                score = 100 * test["accuracy"] if images else test["loss"] * scale
-                row |= {"valid_loss": log["valid"]["loss"], "test_loss": test["loss"], "score": score}
-            trials.append(row | {name: log[name] for name in ("steps", "stopped_early", "diverged")})
-            curves += [trial | {"step": p["step"], "train": p["train"], "valid": p["loss"]} for p in log["curve"]]
-            if chosen and not log["diverged"]:
-                found, place = log["similarity"], {"arm": trial["arm"], "seed": trial["seed"]}
-                layers = enumerate(zip(found["mean"], found["aligned"], strict=True))
-                similarity += [place | {"layer": n, "mean": mean, "aligned": aligned} for n, (mean, aligned) in layers]
-                counts += found["counts"]
-        tables = {"trials": trials, "curves": curves, "similarity": similarity}
-        frames = {name: pd.DataFrame(rows) for name, rows in tables.items()}
-        return cls(**frames, counts=np.array(counts, dtype=np.int64), settings=dict(settings), data=dict(data))
+        runs = pd.json_normalize([dict(log) for log in logs], sep="_").rename(
+            columns=lambda c: c.removeprefix("trial_")
+        )
+        runs["chosen"] = runs["rate"] == runs["arm"].map(best)
+        images = settings["network"]["kind"] == "vit"
+        runs["score"] = 100 * runs["test_accuracy"] if images else scale * runs["test_loss"]
+        found = [log for log, chosen in zip(logs, runs["chosen"], strict=True) if chosen and not log["diverged"]]
+        curves = [log["trial"] | point for log in logs for point in log["curve"]]
+        layers = [
+            {"arm": log["trial"]["arm"], "seed": log["trial"]["seed"], "layer": n, "mean": mean, "aligned": aligned}
+            for log in found
+            for n, (mean, aligned) in enumerate(
+                zip(log["similarity"]["mean"], log["similarity"]["aligned"], strict=True)
+            )
+        ]
+        return cls(
+            trials=runs[["arm", "rate", "seed", "chosen", *LOSSES, "steps", "stopped_early", "diverged"]],
+            curves=pd.DataFrame(curves).rename(columns={"loss": "valid"}).drop(columns="accuracy"),
+            similarity=pd.DataFrame(layers),
+            counts=np.concatenate([log["similarity"]["counts"] for log in found]),
+            settings=dict(settings),
+            data=dict(data),
+        )
 
     @property
     def arms(self) -> list[str]:
