@@ -124,7 +124,7 @@ def test_figures_draw_what_their_captions_speak_of(result):
     for name in ("score-sd", "score-kurtosis", "score-self"):
         data = figures[name].data
         line = [(x, y) for x, y, g in zip(data["x"], data["y"], data["group"], strict=True) if g == "equal"]
-        assert "diagonal" in figures[name].read and len(line) == 60 and all(x == y for x, y in line)
+        assert "diagonal" in figures[name].read and len(line) == 30 and all(x == y for x, y in line)
         others = [v for v, g in zip([*data["x"], *data["y"]], [*data["group"]] * 2, strict=True) if g != "equal"]
         assert min(others) == pytest.approx(line[0][0]) and max(others) == pytest.approx(line[-1][0])
     levels = {name: {s["name"]: s["y"] for s in figures[name].data["series"]} for name in ("propagated", "rank")}
