@@ -275,7 +275,7 @@ def by_depth(
     skip: bool = True,
     alpha: float = 1.0,
 ) -> list[Any]:
-    """Measure the hidden states (n_input, n_token, dim) entering the stack and leaving each layer, as they come by.
+    """Measure the hidden states (n_input, n_token, dim) entering the stack and leaving each layer, one by one.
 
     `alpha` scales the spectra of all Wq and Wk (biases too), which multiplies every score by alpha^2; it is applied to
     the scores, so that QK-norm does not undo it.

@@ -87,9 +87,13 @@ def test_random_weights_say_what_is_not_learnt(result):
     assert alone["neighbours"].holds and "not learnt" not in alone["neighbours"].text
 
 
-def test_a_random_model_earns_no_tick_about_what_is_learnt(result):
+@pytest.mark.parametrize("name", ["llama", "gpt2", "bert"])
+def test_a_random_model_earns_no_tick_about_what_is_learnt(name, result):
+    if name != "llama":
+        model = wrap_module(zoo.make(name), name=name)
+        result = gaussian(captured_by(model, 8, 32), model=model, threads=1)
     found = by_claim(result)
-    assert not any(found[name].holds for name in ("self", "next", "sphere"))
+    assert not any(found[claim].holds for claim in ("self", "next", "sphere") if claim in found)
 
 
 def test_what_is_below_rounding_has_no_interval(result):
@@ -124,7 +128,7 @@ def test_figures_draw_what_their_captions_speak_of(result):
     for name in ("score-sd", "score-kurtosis", "score-self"):
         data = figures[name].data
         line = [(x, y) for x, y, g in zip(data["x"], data["y"], data["group"], strict=True) if g == "equal"]
-        assert "diagonal" in figures[name].read and len(line) == 60 and all(x == y for x, y in line)
+        assert "diagonal" in figures[name].read and len(line) == 30 and all(x == y for x, y in line)
         others = [v for v, g in zip([*data["x"], *data["y"]], [*data["group"]] * 2, strict=True) if g != "equal"]
         assert min(others) == pytest.approx(line[0][0]) and max(others) == pytest.approx(line[-1][0])
     levels = {name: {s["name"]: s["y"] for s in figures[name].data["series"]} for name in ("propagated", "rank")}

@@ -85,12 +85,12 @@ def _points(frame: pd.DataFrame, x: str, groups: dict[str, str], log: bool = Fal
     names = [f"{b}.{n}.{h}" for b, n, h in zip(frame["block"], frame["layer"], frame["head"], strict=True)]
     every = frame[[x, *groups.values()]].to_numpy(dtype=float)
     ends = np.nanmin(every), np.nanmax(every)
-    equal = np.geomspace(*ends, 60) if log else np.linspace(*ends, 60)
+    equal = np.geomspace(*ends, 30) if log else np.linspace(*ends, 30)
     return {
-        "x": np.concatenate([*[frame[x].to_numpy()] * len(groups), equal]),
-        "y": np.concatenate([*(frame[y].to_numpy() for y in groups.values()), equal]),
-        "names": names * len(groups) + ["equal"] * len(equal),
-        "group": [name for name in groups for _ in names] + ["equal"] * len(equal),
+        "x": np.concatenate([equal, *[frame[x].to_numpy()] * len(groups)]),
+        "y": np.concatenate([equal, *(frame[y].to_numpy() for y in groups.values())]),
+        "names": ["equal"] * len(equal) + names * len(groups),
+        "group": ["equal"] * len(equal) + [name for name in groups for _ in names],
     }
 
 
@@ -132,6 +132,10 @@ def _self(r: GaussianResult) -> FigureSpec:
     )
 
 
+def _lines(id: str, series: Sequence[dict[str, Any]], **texts: Any) -> FigureSpec:
+    return FigureSpec(id=id, kind="lines", data={"series": list(series)}, **texts)
+
+
 def _information(r: GaussianResult) -> FigureSpec:
     assert r.information is not None
     assert r.information_facts is not None
@@ -147,11 +151,10 @@ def _information(r: GaussianResult) -> FigureSpec:
     if r.control_information is not None:
         series.append(line("random weights, last", r.distances, ends(r.control_information[-1]), "dash"))
     kept = r.information_facts[depths, 0, 2]
-    return FigureSpec(
-        id="information",
+    return _lines(
+        "information",
+        [*series, level("shuffled pairs", r.distances, 0.0)],
         title="Mutual information by distance",
-        kind="lines",
-        data={"series": [*series, level("shuffled pairs", r.distances, 0.0)]},
         read="Of two tokens in their 32 leading principal components, beyond that of shuffled pairs, with 95 % intervals over inputs. The "
         f"components keep {kept.min():.0%} to {kept.max():.0%} of the variance.",
         caveat="Of Gaussians fitted to the tokens: what is not linear between them is not seen.",
@@ -169,11 +172,10 @@ def _next(r: GaussianResult) -> FigureSpec:
         if spectrum is not None:
             mean = np.nanmean(spectrum, axis=0)
             series.append({"name": name, "x": 1 + np.flatnonzero(mean > 1e-6), "y": mean[mean > 1e-6]})
-    return FigureSpec(
-        id="next-spectrum",
+    return _lines(
+        "next-spectrum",
+        series,
         title="Spectrum of what comes next",
-        kind="lines",
-        data={"series": series},
         read="Eigenvalues of the covariance of next-token embeddings, normalized to trace 1, mean over positions. Of 20 tokens at most 19 are "
         "not 0.",
         caveat="The 1-gram table is counted on the other inputs of this run, so most of its rows are short.",
@@ -200,11 +202,10 @@ def _by_layer(
 
 def _propagated(r: GaussianResult) -> FigureSpec:
     series = _by_layer(r, {"": "trace_ratio"}, ("trained", "random weights"))
-    return FigureSpec(
-        id="propagated",
+    return _lines(
+        "propagated",
+        [*series, level("equal", series[0]["x"], 1.0)],
         title="Covariance after attention: propagated over measured",
-        kind="lines",
-        data={"series": [*series, level("equal", series[0]["x"], 1.0)]},
         read="Trace of the covariance of a head's output if the weights were fixed (the mean map of the other inputs), over the measured one; "
         "mean over heads with 95 % intervals over inputs. 1 would be correct.",
         caveat="The mean map is itself taken from few inputs.",
@@ -218,11 +219,10 @@ def _after(r: GaussianResult) -> FigureSpec:
     columns = {"values": "information_values", "outputs": "information_measured"}
     if r.has("information_propagated"):
         columns["outputs, fixed weights"] = "information_propagated"
-    return FigureSpec(
-        id="after",
+    return _lines(
+        "after",
+        _by_layer(r, columns),
         title="Information of neighbours before and after attention",
-        kind="lines",
-        data={"series": _by_layer(r, columns)},
         read="Mutual information of a token's vector in a head with its neighbour's, beyond shuffled pairs: of the values that go in, of the "
         "outputs, and of outputs had the weights been fixed; mean over heads with 95 % intervals over inputs.",
         caveat=f"In 32 principal components of the values, which keep {r.heads['variance_kept'].min():.0%} or more of them.",
@@ -254,11 +254,10 @@ def _depth(r: GaussianResult, part: int) -> FigureSpec:
     what, floor = "Cosine of two tokens" if part else "Spread of tokens", float(r.arrays["floor/no skip"][0])
     series += [] if part else [level("tokens count as one", x, MIXED), level("numerical precision", x, floor)]
     formula = "Mean cosine of different tokens of an input; 1 when they are one." if part else "||X - mean|| / ||X||."
-    return FigureSpec(
-        id="mixture" if part else "mixture-spread",
+    return _lines(
+        "mixture" if part else "mixture-spread",
+        series,
         title=f"{what} by depth",
-        kind="lines",
-        data={"series": series},
         read=f"{formula} 'No skip' is attention alone, without skip connections and feed-forward parts (biases stay), computed in float64; "
         "alpha scales Wq and Wk, so that scores are multiplied by alpha^2. Means with 95 % intervals over inputs.",
         caveat="The first token is left out. What lies below the numerical precision is drawn at it.",
@@ -275,11 +274,10 @@ def _positions(r: GaussianResult) -> FigureSpec:
         for name, share in _versions(r, "position/").items()
         if np.isfinite(share).all() and "alpha" not in name
     ]
-    return FigureSpec(
-        id="positions",
+    return _lines(
+        "positions",
+        series,
         title="Variance of tokens that position explains",
-        kind="lines",
-        data={"series": series},
         read="Distance of the means of the positions' distributions as a share of the variance, noise subtracted. 0: all positions have one mean.",
         caveat="A few inputs; means only.",
         alt="Lines of the share of variance explained by position, by depth.",
@@ -290,11 +288,10 @@ def _positions(r: GaussianResult) -> FigureSpec:
 
 def _rank(r: GaussianResult) -> FigureSpec:
     series = _by_layer(r, {"": "rank90"}, ("trained", "random weights"))
-    return FigureSpec(
-        id="rank",
+    return _lines(
+        "rank",
+        [*series, level("log n", series[0]["x"], float(np.log(r.n_token)))],
         title="Singular values for 90 % of a map",
-        kind="lines",
-        data={"series": [*series, level("log n", series[0]["x"], float(np.log(r.n_token)))]},
         read="Mean over the heads of a layer with 95 % intervals over inputs, beside log n.",
         caveat="A map that looks at one key for every query needs few, one that looks at each token's neighbour needs nearly all.",
         alt="Lines of the number of singular values by layer beside log n.",

@@ -1,4 +1,4 @@
-"""What the Gaussian study says: each statement of the thesis (Wertich 2024), what was measured, and whether it holds."""
+"""What the Gaussian study says: each statement of Wertich (2024), what was measured, and whether it holds."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ CLAIMS = {  # id: how the finding opens when the claim holds, and when it does n
 
 
 def findings(r: GaussianResult) -> list[Finding]:
-    """Each statement of the thesis that can be tested on this model, with the rule by which it holds or not."""
+    """Each statement of Wertich (2024) that can be tested on this model, with the rule by which it holds or not."""
     text = (
         f"Tested are the statements of {THESIS}. Numbers are medians over {len(r.heads)} heads unless they say otherwise, "
         "with 95 % intervals over inputs."

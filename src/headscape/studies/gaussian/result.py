@@ -146,7 +146,7 @@ class GaussianResult(Result):
         )
 
     def findings(self) -> list[Finding]:
-        """Each statement of the thesis that can be tested on this model, with the rule by which it holds or not."""
+        """Each statement of Wertich (2024) that can be tested on this model, with the rule by which it holds or not."""
         from headscape.studies.gaussian.findings import findings
 
         return findings(self)

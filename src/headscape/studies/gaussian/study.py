@@ -111,9 +111,6 @@ def gaussian(
     return result
 
 
-# --- what is asked ---------------------------------------------------------------------------------------------------
-
-
 def _fitting(captured: Capture, block: str, batches: int, work: Work) -> int:
     """How many inputs fit into memory: the maps of a layer are held for all of them."""
     n = min(batches, len(captured))
@@ -179,9 +176,6 @@ def _inputs(model: Model, captured: Capture, facts: Mapping[str, Any]) -> _Asked
         raise InputError("the inputs repeat one token, which has no Gaussian; capture other text")
     angles = None if ids is None else cosines(embedded(model, ids))
     return _Asked(n_token, _reading(captured, facts, slice(1, stop), n_token, cosines=angles), samples, ids)
-
-
-# --- measuring -------------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)

@@ -24,7 +24,7 @@ Array = npt.NDArray[Any]
 SHOWN, TOGETHER = 6, 6
 """Layers drawn of a set of maps, and of the whole pass in one figure."""
 EDITED = {"random weights": "figure 8.7", "alpha 2": "figure 8.8", "alpha 0.5": "figure 8.9"}
-"""Versions whose maps are drawn, and which figure of the thesis that is."""
+"""Versions whose maps are drawn, and which figure of Wertich (2024) that is."""
 
 
 def figures(r: PromptResult) -> list[FigureSpec]:

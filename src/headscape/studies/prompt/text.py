@@ -76,8 +76,8 @@ def find_entry(table: Sequence[Entry], word: str) -> Entry:
     return found
 
 
-def choose_shots(table: Sequence[Entry], target: Entry, shots: int, seed: int = 0) -> list[Entry]:
-    """Examples of the target's category without the target, drawn by seed and target."""
+def choose_shots(table: Sequence[Entry], target: Entry, shots: int, random_state: int = 0) -> list[Entry]:
+    """Examples of the target's category without the target, drawn by random_state and target."""
     if shots < 0:
         raise InputError(f"shots are at least 0, not {shots}")
     others = [e for e in table if e.category == target.category and e.word.casefold() != target.word.casefold()]
@@ -85,7 +85,7 @@ def choose_shots(table: Sequence[Entry], target: Entry, shots: int, seed: int = 
         raise InputError(
             f"{shots} shots were asked for; the table has {len(others)} words in {target.category!r} besides {target.word!r}"
         )
-    rng = np.random.default_rng([seed, *target.word.encode()])
+    rng = np.random.default_rng([random_state, *target.word.encode()])
     return [others[i] for i in rng.choice(len(others), shots, replace=False)]
 
 
