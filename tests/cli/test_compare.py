@@ -36,7 +36,7 @@ def test_compare_prints_tables_and_writes_a_page(runs, headscape):
     one, two, place = runs
     code, said, _ = headscape("compare", one, two, "--out", place / "out", "--draws", 20, "--quiet")
     assert code == 0
-    assert "net-one / net-two" in said and "no second run" in said and "told apart" in said
+    assert "net-one / net-two" in said and "no second run" in said and "are different networks by their heads" in said
     page = (place / "out" / "report.html").read_text()
     assert "<h1><bdi>net-one / net-two</bdi></h1>" in page
     assert "Distances between networks" in page and "Depth profile" in page and "This picture is missing" not in page

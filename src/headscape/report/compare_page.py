@@ -2,37 +2,35 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
 from headscape.report import draw_sections
 from headscape.report.gather import gather
 from headscape.report.headmaps import HeadMaps
 from headscape.report.page import page
-from headscape.results import Result
+from headscape.runs import Run
 from headscape.storage import replacing
 
-__all__ = ["write_page"]
+if TYPE_CHECKING:
+    from headscape.studies.compare.result import CompareResult
+
+__all__ = ["write_compare_page"]
 
 
-def write_page(
-    result: Result, title: str, facts: Sequence[tuple[str, str]], provenance: Mapping[str, Any], out: Path
-) -> Path:
-    """Write one result as a page of its own and return where it is.
-
-    Parameters
-    ----------
-    title, facts
-        The heading and the lines under it, pairs of a label and a sentence.
-    provenance
-        Shown at the end as JSON.
-    out
-        The file; it appears whole or not at all.
-    """
+def write_compare_page(result: CompareResult, runs: Sequence[str | Path], out: Path) -> Path:
+    """Write a comparison of these runs as a page of its own and return where it is; it appears whole or not at all."""
+    table, groups = result.runs, result.settings["groups"]
+    facts = [
+        ("Networks", ", ".join(result.networks)),
+        ("Runs", f"{len(table)} of {table['n_query'].iloc[0]} tokens: {', '.join(table['run'])}"),
+        ("Intervals", f"jackknife over {len(groups)} groups per run, each of {len(groups[0])} batches"),
+    ]
+    provenance = {"settings": dict(result.settings), "runs": {str(path): Run.open(path).meta for path in runs}}
     scene = gather([result])
     pictures = draw_sections(scene)
     with replacing(out) as partial, partial.open("w", encoding="utf-8") as file:
-        for part in page(title, facts, "", scene, pictures, HeadMaps(), dict(provenance)):
+        for part in page(" / ".join(result.networks), facts, "", scene, pictures, HeadMaps(), provenance):
             file.write(part)
     return out

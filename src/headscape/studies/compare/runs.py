@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -13,31 +12,38 @@ import numpy.typing as npt
 
 from headscape.captures import Capture
 from headscape.errors import HeadscapeError, InputError
+from headscape.fingerprints import file_hash
 from headscape.geometry.affinity import median_distance
-from headscape.geometry.gromov import depth_profile, energy_curve
 from headscape.runs import Run
-from headscape.studies.organize.result import ENTROPIES, OrganizeResult
-from headscape.studies.work.old import read_arrays
+from headscape.storage import read_arrays
+from headscape.studies.organize import ENTROPIES, OrganizeResult, batch_files
+from headscape.studies.work.folder import kept_studies, newest
 
-__all__ = ["FEWEST", "UNIT_FREE", "Organized", "read_runs"]
+__all__ = ["DEPTHS", "FEWEST", "RANKS", "UNIT_FREE", "OrganizedRun", "depth_profile", "energy_curve", "read_runs"]
 
 FloatArray = npt.NDArray[np.float64]
 
 UNIT_FREE = ("l1_rel", "shannon")
 """Entropies that do not change when all attention is multiplied by a number."""
 FEWEST = 4
-"""Batches a run must have: with fewer, its halves are always the same ones and an interval means nothing."""
+"""Batches a run must have: an interval from fewer says nothing."""
 IRRELEVANT = ("random_state", "max_memory")
 """Settings of the questionnaire in which two runs may differ."""
+DEPTHS = np.linspace(0, 1, 21)
+"""Layer distances, relative to that of the first and the last layer, at which depth profiles are compared."""
+RANKS = np.unique(np.geomspace(1, 99, 20).round().astype(int))
+"""Numbers of coefficients at which energy curves are compared: equal steps of log rank among the 100 largest supports
+that the organize study keeps, not counting the constant."""
 
 
 @dataclass(frozen=True, eq=False)
-class Organized:
-    """A run as a comparison sees it, every array with one entry a batch; heads are sorted by layer.
+class OrganizedRun:
+    """A run as a comparison sees it; heads are sorted by layer.
 
-    distances (n_batch, n_head, n_head) are each over their median; entropies (n_batch, 2, n_head) are those of
-    `UNIT_FREE` over the largest value their number of coefficients allows, so in [0, 1]; curves (n_batch, n_rank) and
-    profiles (n_batch, n_depth) as in `compare_distances`. null_* are of the rows shuffled over the keys.
+    measured holds, with one entry per batch: geometry (n_batch, n_head, n_head), distances of heads over their median;
+    l1_rel and shannon (n_batch, n_head), entropies over the largest value their number of coefficients allows, so in
+    [0, 1]; decay (n_batch, n_rank) of `energy_curve`; depth (n_batch, n_depth) of `depth_profile`. shuffled has the
+    entropies and decay of rows shuffled over the keys.
     """
 
     name: str
@@ -46,20 +52,11 @@ class Organized:
     digest: str
     facts: Mapping[str, Any]
     layers: npt.NDArray[np.int64]
-    distances: FloatArray
-    entropies: FloatArray
-    null_entropies: FloatArray
-    curves: FloatArray
-    null_curves: FloatArray
-    profiles: FloatArray
-
-    @property
-    def n_batches(self) -> int:
-        """How many batches the run has."""
-        return len(self.distances)
+    measured: Mapping[str, FloatArray]
+    shuffled: Mapping[str, FloatArray]
 
 
-def read_runs(paths: Sequence[str | Path]) -> list[Organized]:
+def read_runs(paths: Sequence[str | Path]) -> list[OrganizedRun]:
     """Read the organize study of every run, name runs and networks, and refuse what cannot be compared.
 
     Raises
@@ -74,7 +71,9 @@ def read_runs(paths: Sequence[str | Path]) -> list[Organized]:
     for i, place in enumerate(places):
         if place in places[:i]:
             raise InputError(f"{paths[i]} is named twice; for the same network on other input, capture a second run")
-    names = _run_names(places)
+    short = [place.name for place in places]
+    long = [f"{place.parent.name}/{place.name}" for place in places]
+    names = [one if short.count(one) == 1 else other for one, other in zip(short, long, strict=True)]
     found = [_read(Path(path), name) for path, name in zip(paths, names, strict=True)]
     for i, other in enumerate(found):
         for first in found[:i]:
@@ -84,100 +83,112 @@ def read_runs(paths: Sequence[str | Path]) -> list[Organized]:
     return _named(found)
 
 
-def _run_names(places: Sequence[Path]) -> list[str]:
-    """Folder names, with the folder above where two are alike."""
-    short = [place.name for place in places]
-    return [
-        name if short.count(name) == 1 else f"{place.parent.name}/{name}"
-        for name, place in zip(short, places, strict=True)
-    ]
-
-
-def _read(path: Path, name: str) -> Organized:
+def _read(path: Path, name: str) -> OrganizedRun:
     run = Run.open(path)
-    folder = run.path / OrganizeResult.study
-    if not (folder / "result.json").is_file():
-        state = "has not been organized" if not folder.is_dir() else "is organized only in part"
+    kept = newest(run, OrganizeResult.study)
+    if kept is None:
+        state = "is organized only in part" if kept_studies(run, OrganizeResult.study) else "has not been organized"
         raise InputError(f"{path} {state}; run `headscape organize {path}` first")
-    result = OrganizeResult.load(folder)
-    files = sorted(folder.glob("batch-*.safetensors"))
-    if len(files) != result.n_batches:
-        raise InputError(
-            f"{folder} has the distances of {len(files)} batches, its result of {result.n_batches}; "
-            f"delete the folder and run `headscape organize {path}` again"
-        )
+    result = OrganizeResult.load(kept.path)
+    files = batch_files(kept)
+    missing = [file for file in files if not file.exists()]
+    if missing:
+        raise InputError(f"{missing[0]} is missing; `headscape organize {path}` makes it again")
     if len(files) < FEWEST:
-        raise InputError(
-            f"{path} has {len(files)} batches; intervals need at least {FEWEST}, better 10: capture again with "
-            "--batches 10"
-        )
+        need = f"intervals need at least {FEWEST}, better 10: capture again with --batches 10"
+        raise InputError(f"{path} has {len(files)} batches; {need}")
     if len(result.heads) < 2:
-        raise InputError(f"{path} has one head; a geometry of heads needs two at least")
-    batches = [read_arrays(file, _wanted)[0] for file in files]
+        raise InputError(f"{path} has one head; a geometry of heads needs at least two")
+    wanted = ("head_distances", "order_query", "order_key")
+    batches = [read_arrays(file, lambda array: array in wanted)[0] for file in files]
     shapes = sorted({(len(found["order_query"]), len(found["order_key"])) for found in batches})
     if len(shapes) > 1:
         lengths = ", ".join(str(n_query) for n_query, _ in shapes[:6])
         raise InputError(f"{path} mixes contexts of {lengths} tokens; capture again without --keep-short")
-    return _organized(run, name, result, [found["head_distances"] for found in batches], shapes[0])
-
-
-def _wanted(array: str) -> bool:
-    return array in ("head_distances", "order_query", "order_key")
+    digest = file_hash(kept.path / "result.safetensors")
+    return _organized(run, name, digest, result, [found["head_distances"] for found in batches], shapes[0])
 
 
 def _organized(
-    run: Run, name: str, result: OrganizeResult, distances: Sequence[FloatArray], shape: tuple[int, int]
-) -> Organized:
+    run: Run, name: str, digest: str, result: OrganizeResult, distances: Sequence[FloatArray], shape: tuple[int, int]
+) -> OrganizedRun:
     heads = result.heads
     order = np.lexsort((heads["head"].to_numpy(), heads["layer"].to_numpy()))
     layers = heads["layer"].to_numpy(dtype=np.int64)[order]
-    scaled = np.array([(D / (median_distance(D) or 1.0))[np.ix_(order, order)] for D in distances])
+    geometry = np.array([(D / (median_distance(D) or 1.0))[np.ix_(order, order)] for D in distances])
     n = shape[0] * shape[1]
     largest = {"l1_rel": np.sqrt(max(n - 1, 1)), "shannon": np.log(max(n, 2))}
-    rows = [ENTROPIES.index(measure) for measure in UNIT_FREE]
-    scale = np.array([largest[measure] for measure in UNIT_FREE])[:, None]
+
+    def free_of_units(entropies: FloatArray, decay: FloatArray, network: FloatArray) -> dict[str, FloatArray]:
+        found = {name: entropies[:, ENTROPIES.index(name), order] / largest[name] for name in UNIT_FREE}
+        return found | {"decay": np.array([energy_curve(b, about) for b, about in zip(decay, network, strict=True)])}
+
+    measured = free_of_units(result.entropies, result.network_decay, result.network)
+    measured |= {"geometry": geometry, "depth": np.array([depth_profile(D, layers) for D in geometry])}
     model = run.meta.get("model", {})
     source = str(model.get("source") or name)
     whole = int(model.get("n_layers") or 0) * int(model.get("n_heads") or 0)
-    return Organized(
+    settings = result.settings["questionnaire"]
+    facts = {"kind": result.kind, "block": result.block, "n_query": shape[0], "n_key": shape[1]}
+    facts |= {"n_heads": len(heads), "n_layers": len(np.unique(layers)), "n_batches": result.n_batches}
+    facts["pooled_from"] = run.meta["config"]["tokens"] if result.settings.get("pool") else None
+    facts["mask"] = _mask(run, result.block)
+    facts["inputs"] = str(run.meta.get("inputs", {}).get("kind", "array"))
+    facts["part"] = bool(0 < len(heads) < whole)  # an encoder-decoder counts heads by block: fewer than one block has
+    facts["questionnaire"] = {key: value for key, value in settings.items() if key not in IRRELEVANT}
+    return OrganizedRun(
         name=name,
         network=Path(source).name if source.startswith(("/", "./", "../", "~")) else source,
         identity=f"{model.get('fingerprint') or run.path.resolve()} {result.block}",
-        digest=_digest(run.path / OrganizeResult.study / "result.safetensors"),
-        facts={
-            "kind": result.kind,
-            "block": result.block,
-            "n_query": shape[0],
-            "n_key": shape[1],
-            "pooled_from": run.meta["config"]["tokens"] if result.settings.get("pool") else None,
-            "n_heads": len(heads),
-            "n_layers": len(np.unique(layers)),
-            "n_batches": result.n_batches,
-            "mask": _mask(run, result.block),
-            "inputs": str(run.meta.get("inputs", {}).get("kind", "array")),
-            # an encoder-decoder counts its heads by block, so that only fewer than one block has is a part
-            "part": bool(0 < len(heads) < whole),
-            "questionnaire": {
-                key: value for key, value in result.settings["questionnaire"].items() if key not in IRRELEVANT
-            },
-        },
+        digest=digest,
+        facts=facts,
         layers=layers,
-        distances=scaled,
-        entropies=(result.entropies[:, rows] / scale)[:, :, order],
-        null_entropies=(result.null_entropies[:, rows] / scale)[:, :, order],
-        curves=_curves(result.network_decay, result.network),
-        null_curves=_curves(result.null_network_decay, result.null_network),
-        profiles=np.array([depth_profile(D, layers) for D in scaled]),
+        measured=measured,
+        shuffled=free_of_units(result.null_entropies, result.null_network_decay, result.null_network),
     )
 
 
-def _curves(decay: npt.NDArray[Any], network: npt.NDArray[Any]) -> FloatArray:
-    return np.array([energy_curve(b, about) for b, about in zip(decay, network, strict=True)])
+def depth_profile(D: FloatArray, layers: npt.ArrayLike) -> FloatArray:
+    """How head distance grows with layer distance: (21,) values at the relative layer distances `DEPTHS`.
+
+    The mean of D over all pairs of different heads whose layers are this far apart, where 1 is the distance of the
+    first and the last layer; linear between the distances that occur. NaN if all heads are in one layer.
+
+    >>> D = np.array([[0.0, 1, 4, 4], [1, 0, 4, 4], [4, 4, 0, 1], [4, 4, 1, 0]])
+    >>> depth_profile(D, [0, 0, 5, 5])[[0, 10, 20]]
+    array([1. , 2.5, 4. ])
+    """
+    layer = np.asarray(layers)
+    apart = np.abs(layer[:, None] - layer)
+    if not apart.any():
+        return np.full(len(DEPTHS), np.nan)
+    others = ~np.eye(len(D), dtype=bool)
+    total = np.bincount(apart[others], weights=D[others])
+    count = np.bincount(apart[others])
+    known = np.flatnonzero(count)
+    return np.asarray(np.interp(DEPTHS, known / apart.max(), total[known] / count[known]))
 
 
-def _digest(file: Path) -> str:
-    with file.open("rb") as opened:
-        return hashlib.file_digest(opened, "sha256").hexdigest()
+def energy_curve(coefficients: npt.ArrayLike, network: npt.ArrayLike) -> FloatArray:
+    """Tri-Haar decay without units: share of the energy that the first k coefficients hold, at the k of `RANKS`.
+
+    Parameters
+    ----------
+    coefficients
+        (n,): absolute tri-Haar coefficients by falling support, the constant first, as the organize study keeps them.
+    network
+        (5,): l1_top, l1_all, dc, l1_rel, shannon of all coefficients; l2 without the constant is
+        (l1_all - abs(dc)) / l1_rel. Energy is counted without the constant, which the sums of the rows fix.
+
+    >>> energy_curve([3.0, 2.0, 1.0, 0.0], [6.0, 6.0, 3.0, 3 / np.sqrt(5), 0.0])[:3].round(3)
+    array([0.8, 1. , 1. ])
+    """
+    b = np.asarray(coefficients, dtype=np.float64)[1:]
+    _, l1_all, dc, l1_rel, _ = np.asarray(network, dtype=np.float64)
+    if not l1_rel > 0 or not len(b):  # a constant tensor has no energy but the constant's
+        return np.zeros(len(RANKS))
+    share = np.cumsum(b**2) / ((l1_all - abs(dc)) / l1_rel) ** 2
+    return np.asarray(share[np.minimum(RANKS, len(b)) - 1])
 
 
 def _mask(run: Run, block: str) -> str:
@@ -188,12 +199,12 @@ def _mask(run: Run, block: str) -> str:
 
 
 def _crosses(facts: Mapping[str, Any]) -> bool:
-    """Whether keys are other things than queries: another sequence, or a memory before them."""
+    """Whether keys are not the queries' own tokens: another sequence, or a memory before them."""
     return "cross" in facts["block"] or facts["n_query"] != facts["n_key"]
 
 
-def _way_out(a: Organized, b: Organized) -> str:
-    """How two runs of different length can be made to agree: images have as many tokens as they have."""
+def _way_out(a: OrganizedRun, b: OrganizedRun) -> str:
+    """How two runs of different length can be made to agree: the tokens of an image are given by its patches."""
     images = [run for run in (a, b) if run.facts["inputs"] == "images"]
     if len(images) == 2:
         return "compare networks that cut an image into equally many patches"
@@ -202,46 +213,38 @@ def _way_out(a: Organized, b: Organized) -> str:
     return f"capture {other.name} again with --tokens {kept.facts['n_query']}"
 
 
-def _check_pair(a: Organized, b: Organized) -> None:
+def _check_pair(a: OrganizedRun, b: OrganizedRun) -> None:
     one, two = a.facts, b.facts
     if one["kind"] != two["kind"]:
         words = {"probs": "probabilities", "scores": "scores"}
-        raise InputError(
-            f"{a.name} holds {words[one['kind']]}, {b.name} {words[two['kind']]}: they have no common unit; capture "
-            "both with --keep probs and organize them with --kind probs"
-        )
+        way_out = "capture both with --keep probs and organize them with --kind probs"
+        found = f"{a.name} holds {words[one['kind']]}, {b.name} {words[two['kind']]}"
+        raise InputError(f"{found}: they have no common unit; {way_out}")
     if _crosses(one) != _crosses(two):
-        cross, own = (a, b) if _crosses(one) else (b, a)
-        raise InputError(
-            f"{cross.name} (block {cross.facts['block']}) looks from queries to keys of another sequence, {own.name} "
-            f"(block {own.facts['block']}) to its own tokens: different axes; organize the same kind of block in both"
-        )
+        cross, own = (f"{run.name} (block {run.facts['block']})" for run in ((a, b) if _crosses(one) else (b, a)))
+        found = f"{cross} attends from queries to keys of another sequence, {own} to its own tokens"
+        raise InputError(f"{found}: different axes; organize the same kind of block in both")
     if (one["n_query"], one["n_key"]) != (two["n_query"], two["n_key"]):
-        raise InputError(
-            f"{a.name} has {one['n_query']} queries x {one['n_key']} keys, {b.name} {two['n_query']} x "
-            f"{two['n_key']}: length alone moves a network as far as another network is; {_way_out(a, b)}"
-        )
+        shapes = [f"{run.name} has {run.facts['n_query']} queries x {run.facts['n_key']} keys" for run in (a, b)]
+        why = "length alone moves a network as far as another network is"
+        raise InputError(f"{', '.join(shapes)}: {why}; {_way_out(a, b)}")
     if one["pooled_from"] != two["pooled_from"]:
         ways = [f"pooled from {n} tokens" if n else "whole" for n in (one["pooled_from"], two["pooled_from"])]
-        raise InputError(
-            f"maps of {a.name} are {ways[0]}, those of {b.name} {ways[1]}: a block is no token; capture both alike"
-        )
+        found = f"maps of {a.name} are {ways[0]}, those of {b.name} {ways[1]}"
+        raise InputError(f"{found}: a block is not a token; capture both alike")
     for setting in sorted(one["questionnaire"].keys() | two["questionnaire"].keys()):
         ours, theirs = one["questionnaire"].get(setting), two["questionnaire"].get(setting)
         if ours != theirs:
-            raise InputError(
-                f"{a.name} was organized with {setting} = {ours!r}, {b.name} with {theirs!r}; organize both alike"
-            )
+            found = f"{a.name} was organized with {setting} = {ours!r}, {b.name} with {theirs!r}"
+            raise InputError(f"{found}; organize both alike")
 
 
-def _named(found: Sequence[Organized]) -> list[Organized]:
-    """Give every network one name of its own; runs of one network share it."""
-    by_identity: dict[str, str] = {}
-    for run in found:
-        by_identity.setdefault(run.identity, run.network)
-    taken = list(by_identity.values())
-    names: dict[str, str] = {}
-    for run in found:
-        plain = by_identity[run.identity]
-        names.setdefault(run.identity, plain if taken.count(plain) == 1 else f"{plain} ({run.name})")
-    return [Organized(**{**run.__dict__, "network": names[run.identity]}) for run in found]
+def _named(found: Sequence[OrganizedRun]) -> list[OrganizedRun]:
+    """Give every network a name of its own; runs of one network share it."""
+    first = {run.identity: run for run in reversed(found)}
+    plain = [run.network for run in first.values()]
+
+    def name(run: OrganizedRun) -> str:
+        return run.network if plain.count(run.network) == 1 else f"{run.network} ({run.name})"
+
+    return [replace(run, network=name(first[run.identity])) for run in found]

@@ -22,7 +22,7 @@ from headscape.runs import Run
 from headscape.storage import read_arrays, write_arrays
 from headscape.studies.organize.result import DECAY_RANKS, ENTROPIES, OrganizeResult
 from headscape.studies.organize.roles import assign_roles, role_scores
-from headscape.studies.work.folder import Folder, study_folder
+from headscape.studies.work.folder import Folder, Kept, study_folder
 from headscape.studies.work.how import How, Work
 from headscape.studies.work.models import Loader, models_of
 from headscape.studies.work.units import reachable, run_units
@@ -33,7 +33,7 @@ from headscape.wavelets.entropy import decay_curve, head_entropies, network_entr
 if TYPE_CHECKING:
     from headscape.attention.models import Model
 
-__all__ = ["measure_trees", "organize", "shuffled_rows"]
+__all__ = ["batch_files", "measure_trees", "organize", "shuffled_rows"]
 
 N_HEAD_BASIS, N_NETWORK_BASIS = 400, 100  # the paper's numbers of largest supports
 Arrays = Mapping[str, npt.NDArray[Any]]
@@ -137,9 +137,7 @@ def _measured(
         units = {}
         for i, number in enumerate(captured.numbers):
             seed = facts["seed"] + number
-            path = folder.unit(
-                f"{name}-{number:04d}", *same, facts["questionnaire"], seed, hashes.get(f"batch {number}"), weights
-            )
+            path = _file(folder, facts, number, hashes.get(f"batch {number}"), weights, name)
             units[f"{name} {number}"] = (path, source, i, *same, settings, work.threads, seed)
         run_units(_unit, units, work, steps)
         return [_read(unit[0]) for unit in units.values()]
@@ -154,6 +152,22 @@ def _measured(
     shown = recapture(control, captured, keep=(facts["kind"],))
     with reachable(shown, work.engine, folder.units) as source:
         return batches, organized("control", source, control.fingerprint)
+
+
+def _file(
+    folder: Folder, facts: Mapping[str, Any], number: int, content: str | None, weights: str = "", name: str = "batch"
+) -> Path:
+    """The file of a batch, or of the same input given to other weights."""
+    decisive = (facts["block"], facts["kind"], facts["questionnaire"], facts["seed"] + number, content, weights)
+    return folder.unit(f"{name}-{number:04d}", *decisive)
+
+
+def batch_files(kept: Kept) -> list[Path]:
+    """The files of a finished study's batches, in their order; each holds `head_distances`, trees and entropies."""
+    inputs = {
+        int(name.split()[1]): str(found) for name, found in kept.facts["inputs"].items() if name.startswith("batch ")
+    }
+    return [_file(kept.folder, kept.facts["settings"], number, inputs[number]) for number in sorted(inputs)]
 
 
 def _unit(

@@ -51,12 +51,14 @@ class Folder:
 
 @contextmanager
 def study_folder(
-    run: Run | None, study: str, settings: Mapping[str, Any], inputs: Mapping[str, Any], work: Work
+    run: Run | Path | None, study: str, settings: Mapping[str, Any], inputs: Mapping[str, Any], work: Work
 ) -> Iterator[Folder]:
     """The folder of a study, held by this process alone while it works; a temporary one for data in memory.
 
     Parameters
     ----------
+    run
+        The run, or another folder for a study that belongs to no single run; None for data in memory.
     settings
         What can change a byte of the result: not jobs, engine, threads, memory or scratch space.
     inputs
@@ -73,25 +75,26 @@ def study_folder(
         with tempfile.TemporaryDirectory(prefix="headscape-") as scratch:
             yield Folder(study, key, Path(scratch) / key, Path(scratch) / UNITS)
         return
-    place = run.path.resolve() / study
+    home = run.path if isinstance(run, Run) else run
+    place = home.resolve() / study
     folder = Folder(study, key, place / key, place / UNITS)
     if work.resume and not folder.path.is_dir():
-        _refuse_other(run, study, plain)
-    with locked(place / f"{key}.lock", f"the study {study} in {run.path}", work.say):
+        _refuse_other(home, study, plain)
+    with locked(place / f"{key}.lock", f"the study {study} in {home}", work.say):
         if not (folder.path / "study.json").is_file():
             write_json(folder.path / "study.json", {"format": FORMAT, "study": study, **plain})
         yield folder
 
 
-def _refuse_other(run: Run, study: str, plain: Mapping[str, Any]) -> None:
+def _refuse_other(home: Path, study: str, plain: Mapping[str, Any]) -> None:
     """With --resume: raise if the study was begun with other settings or inputs, naming the first that differs."""
-    for kept in kept_studies(run, study)[-1:]:
+    for kept in kept_studies(home, study)[-1:]:
         for part in ("settings", "inputs"):
             before, now = kept.facts.get(part, {}), plain[part]
             for name in sorted(before.keys() | now.keys()):
                 if before.get(name) != now.get(name):
                     raise InputError(
-                        f"the study {study} in {run.path} cannot be resumed: {name} was {before.get(name)!r} and is "
+                        f"the study {study} in {home} cannot be resumed: {name} was {before.get(name)!r} and is "
                         f"{now.get(name)!r}; without --resume it starts anew, and the earlier one is kept"
                     )
 
@@ -106,6 +109,11 @@ class Kept:
     finished: float | None
 
     @property
+    def folder(self) -> Folder:
+        """Where it is, with its units."""
+        return Folder(self.study, self.path.name, self.path, self.path.parent / UNITS)
+
+    @property
     def n_bytes(self) -> int:
         """Size on disk, without the units it shares."""
         return sum(file.stat().st_size for file in self.path.rglob("*") if file.is_file())
@@ -117,10 +125,11 @@ class Kept:
             shutil.rmtree(self.path.parent / UNITS, ignore_errors=True)
 
 
-def kept_studies(run: Run, study: str) -> list[Kept]:
-    """The studies of a kind in a run, unfinished ones first, then by when they were finished."""
+def kept_studies(run: Run | Path, study: str) -> list[Kept]:
+    """The studies of a kind in a run or folder, unfinished ones first, then by when they were finished."""
     found = []
-    for file in sorted((run.path / study).glob("*/study.json")):
+    home = run.path if isinstance(run, Run) else run
+    for file in sorted((home / study).glob("*/study.json")):
         result = file.parent / "result.json"
         finished = result.stat().st_mtime_ns / 1e9 if result.is_file() else None
         try:
