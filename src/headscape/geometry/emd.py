@@ -110,7 +110,9 @@ def tree_distance(
 def check_range(D: FloatArray, unit: float, level_weight: float, size_weight: float) -> None:
     """Raise an `InputError` where distances in this unit leave the range of float64."""
     if not math.isfinite(float(D.max()) * unit):
-        found = f"distances leave the range of float64 with level_weight {level_weight:g} and size_weight {size_weight:g}"
+        found = (
+            f"distances leave the range of float64 with level_weight {level_weight:g} and size_weight {size_weight:g}"
+        )
         raise InputError(f"{found}; choose weights nearer 0, or scale the array")
 
 
@@ -206,10 +208,8 @@ def _tile_height(slices: Slices, chunk: Chunk, rows: int, memory: float) -> int:
     height = fits // _TILE * _TILE or fits // ROWS * ROWS
     if height == 0:
         need = 2 * ROWS * chunk.columns * slices.dtype.itemsize
-        raise InputError(
-            f"the tree distance between {slices.shape[0]} slices of shape {slices.shape[1:]} needs {need:.3g} bytes at "
-            f"least, max_memory leaves {memory:.3g}; raise it, or shorten the axes"
-        )
+        what = f"the tree distance between {slices.shape[0]} slices of shape {slices.shape[1:]} needs {need:.3g} bytes"
+        raise InputError(f"{what} at least, max_memory leaves {memory:.3g}; raise it, or shorten the axes")
     return min(height, rows)
 
 
