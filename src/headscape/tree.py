@@ -108,9 +108,8 @@ class PartitionTree:
         """
         labels = np.asarray(labels_per_level)
         if labels.ndim != 2 or (labels.size and labels.dtype.kind not in "iub"):
-            raise InputError(
-                f"labels of shape {labels.shape} and dtype {labels.dtype}; give whole numbers (n_levels, n_leaves)"
-            )
+            found = f"labels of shape {labels.shape} and dtype {labels.dtype}"
+            raise InputError(f"{found}; give whole numbers (n_levels, n_leaves)")
         if labels.shape[1] == 0:
             raise InputError("a partition tree needs at least one leaf, none were given")
         for level in range(1, len(labels)):
@@ -120,7 +119,7 @@ class PartitionTree:
                 split = np.unique(pairs[1], return_counts=True)
                 folder = f"folder {split[0][split[1] > 1][0]} of level {level}"
                 raise InputError(
-                    f"level {level} does not refine level {level - 1}: {folder} lies in two folders above it"
+                    f"level {level} does not refine level {level - 1}: {folder} lies in two of its folders"
                 )
         if order is None:
             order = np.lexsort((np.arange(labels.shape[1]), *labels[::-1]))
@@ -302,7 +301,7 @@ class PartitionTree:
             chosen = np.flatnonzero(chosen)
         if chosen.ndim != 1 or chosen.size == 0 or chosen.dtype.kind not in "iu":
             raise InputError(
-                f"leaves of shape {chosen.shape} and dtype {chosen.dtype}; give at least one index or a mask"
+                f"leaves of shape {chosen.shape} and dtype {chosen.dtype}; give indices or a mask, at least one index"
             )
         if chosen.min() < 0 or chosen.max() >= self.n_leaves or len(np.unique(chosen)) != len(chosen):
             raise InputError(f"leaves must be distinct and between 0 and {self.n_leaves - 1}")

@@ -27,18 +27,10 @@ class LazyArray(Protocol):
     """An array that is read by slicing along its first axis: an h5py or zarr dataset, or a class of your own."""
 
     @property
-    def shape(self) -> tuple[int, ...]:
-        """As of an ndarray."""
-        ...
-
+    def shape(self) -> tuple[int, ...]: ...  # as of an ndarray
     @property
-    def dtype(self) -> Any:
-        """What ``np.dtype`` understands."""
-        ...
-
-    def __getitem__(self, rows: slice, /) -> Any:
-        """Rows lo..hi of the first axis, as what ``np.asarray`` understands."""
-        ...
+    def dtype(self) -> Any: ...  # what np.dtype understands
+    def __getitem__(self, rows: slice, /) -> Any: ...  # rows lo..hi of the first axis, as what np.asarray understands
 
 
 def as_lazy(X: AttentionTensor | LazyArray | npt.ArrayLike) -> tuple[npt.NDArray[Any] | LazyArray, tuple[str, ...]]:

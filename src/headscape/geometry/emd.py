@@ -208,10 +208,8 @@ def _tile_height(slices: Slices, chunk: Chunk, rows: int, memory: float) -> int:
     height = fits // _TILE * _TILE or fits // ROWS * ROWS
     if height == 0:
         need = 2 * ROWS * chunk.columns * slices.dtype.itemsize
-        raise InputError(
-            f"the tree distance between {slices.shape[0]} slices of shape {slices.shape[1:]} needs {need:.3g} bytes at "
-            f"least, max_memory leaves {memory:.3g}; raise it, or shorten the axes"
-        )
+        what = f"the tree distance between {slices.shape[0]} slices of shape {slices.shape[1:]} needs {need:.3g} bytes"
+        raise InputError(f"{what} at least, max_memory leaves {memory:.3g}; raise it, or shorten the axes")
     return min(height, rows)
 
 

@@ -18,7 +18,6 @@ from headscape.geometry.build import folder_counts
 from headscape.geometry.diffusion import one_blas_thread
 from headscape.geometry.folder_means import chunks_of, fill_means
 from headscape.geometry.l1 import ROWS, add_pairwise_l1
-from headscape.geometry.memory import plan_memory
 from headscape.geometry.questionnaire import Questionnaire
 from headscape.geometry.scratch import Layouts
 from headscape.tree import PartitionTree
@@ -27,8 +26,7 @@ __all__ = ["FitEstimate", "Operations", "Rates", "estimate_fit", "fit_operations
 
 _REPEATS = 3
 _PILOT = 64
-_EIGEN = 192
-"""Rows of the matrix whose eigenvectors are timed."""
+_EIGEN = 192  # rows of the matrix whose eigenvectors are timed
 
 
 @dataclass(frozen=True)
@@ -93,8 +91,7 @@ def estimate_fit(
         raise InputError(f"an array of order 2 or more without empty axes is needed, not shape {shape}")
     threads = n_threads(questionnaire.n_jobs)
     names = names or tuple(f"axis{axis}" for axis in range(len(shape)))
-    near = questionnaire.n_neighbours if questionnaire.tree == "ward" and questionnaire.distance == "exact" else None
-    plan = plan_memory(shape, names, itemsize, questionnaire.max_memory, threads, held, near)
+    plan = questionnaire.plan(shape, names, itemsize, held, threads)
     operations = fit_operations(questionnaire, shape, itemsize, plan.tiles if plan.on_disk else None)
     rates = rates or measure_rates(threads)
     return FitEstimate(plan.memory, plan.disk, rates.seconds(operations), plan.on_disk)

@@ -30,18 +30,10 @@ class Slices(Protocol):
     """Slices of an array along one axis: an ndarray with that axis first, or what reads them from disk."""
 
     @property
-    def shape(self) -> tuple[int, ...]:
-        """(n_slices, other axes ..)."""
-        ...
-
+    def shape(self) -> tuple[int, ...]: ...  # (n_slices, other axes ..)
     @property
-    def dtype(self) -> np.dtype[Any]:
-        """float32 or float64."""
-        ...
-
-    def __getitem__(self, i: int, /) -> Floats:
-        """Slice `i`, C-contiguous."""
-        ...
+    def dtype(self) -> np.dtype[Any]: ...  # float32 or float64
+    def __getitem__(self, i: int, /) -> Floats: ...  # slice `i`, C-contiguous
 
 
 def folder_weights(tree: PartitionTree, level_weight: float, size_weight: float) -> npt.NDArray[np.float64]:

@@ -86,9 +86,8 @@ def refine(A: FloatArray, B: FloatArray, start: FloatArray) -> Match:
     over couplings T (n, m) with uniform marginals, by POT's conditional gradient. The result is an upper bound: the
     problem is not convex.
     """
-    coupling = _pot().gromov.gromov_wasserstein(
-        A, B, _weights(len(A)), _weights(len(B)), "square_loss", symmetric=True, G0=start
-    )
+    p, q = _weights(len(A)), _weights(len(B))
+    coupling = _pot().gromov.gromov_wasserstein(A, B, p, q, "square_loss", symmetric=True, G0=start)
     # POT's own value is a difference of large sums, which near 0 is rounding: the sum is evaluated as it is written
     T = np.asarray(coupling, dtype=np.float64)
     squares = (T.sum(axis=1) @ (A**2) @ T.sum(axis=1)) + (T.sum(axis=0) @ (B**2) @ T.sum(axis=0))

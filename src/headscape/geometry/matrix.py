@@ -60,9 +60,7 @@ def organize_matrix(M: npt.ArrayLike, questionnaire: Questionnaire | None = None
     """
     values = np.asarray(M)
     if values.ndim != 2:
-        raise InputError(
-            f"a matrix is needed, this array has shape {values.shape}; Questionnaire().fit takes any order"
-        )
+        raise InputError(f"a matrix is needed, this array has shape {values.shape}; Questionnaire takes any order")
     settings = Questionnaire() if questionnaire is None else questionnaire
     fit = Questionnaire(**settings.get_params()).fit(values)
     (rows, columns), (row_tree, col_tree) = fit.orders_, fit.trees_

@@ -95,10 +95,8 @@ def plan_memory(
     least = disk_memory_estimate(shape, threads, n_neighbours)
     if least > max_memory:
         longest = max(range(len(shape)), key=lambda axis: shape[axis])
-        raise InputError(
-            f"organizing shape {shape} takes about {least / 1e9:.2g} GB, max_memory is {max_memory / 1e9:.2g} GB; "
-            f"raise max_memory, or shorten axis '{names[longest]}' of length {shape[longest]}"
-        )
+        what = f"organizing shape {shape} takes about {least / 1e9:.2g} GB, max_memory is {max_memory / 1e9:.2g} GB"
+        raise InputError(f"{what}; raise it, or shorten axis '{names[longest]}' of length {shape[longest]}")
     return Plan(True, max_memory, float(scratch_bytes(shape, itemsize)), max_memory - fixed)
 
 

@@ -20,8 +20,6 @@ from headscape.geometry.l1 import ROWS
 from headscape.tree import PartitionTree
 
 __all__ = [
-    "LANDMARKS",
-    "NEIGHBOURS_FROM",
     "NeighbourGraph",
     "cosine_graph",
     "neighbour_affinity",
@@ -47,9 +45,7 @@ _ZERO = 1e-10
 class NeighbourGraph(NamedTuple):
     """The distances that are kept of n slices."""
 
-    distances: (
-        Any  # (n, n) scipy CSR array, symmetric: pairs with one among the k nearest of the other, zeros stored too
-    )
+    distances: Any  # (n, n) scipy CSR array, symmetric: one of a pair is among the k nearest of the other; zeros stored
     landmarks: IntArray  # (m,); slices that all are compared with
     to_landmarks: FloatArray  # (n, m)
 

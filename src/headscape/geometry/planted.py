@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
+from scipy.special import softmax
 
 from headscape.checks import finite, one_of, seed
 from headscape.errors import InputError
@@ -108,12 +109,6 @@ def _standardize(signal: FloatArray) -> FloatArray:
     return standard
 
 
-def _softmax_over_keys(scores: FloatArray) -> FloatArray:
-    power = np.exp(scores - scores.max(axis=1, keepdims=True))
-    probs: FloatArray = power / power.sum(axis=1, keepdims=True)
-    return probs
-
-
 def _blocks(shape: tuple[int, int, int], noise: float, rng: np.random.Generator) -> tuple[FloatArray, Labels]:
     labels = _labels(shape)
     coarse = rng.standard_normal(_COARSE)[np.ix_(*(labels[axis]["coarse"] for axis in AXES))]
@@ -123,7 +118,7 @@ def _blocks(shape: tuple[int, int, int], noise: float, rng: np.random.Generator)
 
 def _softmax_blocks(shape: tuple[int, int, int], noise: float, rng: np.random.Generator) -> tuple[FloatArray, Labels]:
     values, labels = _blocks(shape, noise, rng)
-    return _softmax_over_keys(_SOFTNESS * values), labels
+    return np.asarray(softmax(_SOFTNESS * values, axis=1)), labels
 
 
 def _smooth(shape: tuple[int, int, int], noise: float, rng: np.random.Generator) -> tuple[FloatArray, Labels]:
@@ -148,7 +143,7 @@ def _low_rank(shape: tuple[int, int, int], noise: float, rng: np.random.Generato
     scores = (coarse[np.arange(n_fine) * n_coarse // n_fine] + fine) / np.sqrt(2 * _RANK)
     head = _labels(shape)["head"]
     values = _SOFTNESS * np.moveaxis(scores[head["fine"]], 0, 2) + noise * rng.standard_normal(shape)
-    return _softmax_over_keys(values), {"head": head}
+    return np.asarray(softmax(values, axis=1)), {"head": head}
 
 
 _KINDS: dict[str, Callable[[tuple[int, int, int], float, np.random.Generator], tuple[FloatArray, Labels]]] = {

@@ -19,7 +19,7 @@ from headscape.geometry.build import BUILDERS, BuildOptions, build_tree
 from headscape.geometry.compression import CompressionSample
 from headscape.geometry.diffusion import one_blas_thread
 from headscape.geometry.emd import DEFAULT_MEMORY, check_range, slice_distance
-from headscape.geometry.memory import keeps_layouts, plan_memory
+from headscape.geometry.memory import Plan, keeps_layouts, plan_memory
 from headscape.geometry.slices import AnySlices, ArraySlices, DiskSlices
 from headscape.tensor import AttentionTensor
 from headscape.tree import PartitionTree
@@ -192,7 +192,7 @@ class Questionnaire(BaseEstimator):  # type: ignore[misc]  # scikit-learn is unt
             AttentionTensor, or any real array. It is scaled and processed in float32. A ``np.memmap``, or what can only
             be sliced (`LazyArray`), is read in blocks, and never held as a whole where that exceeds `max_memory`.
         y
-            Not used; there because scikit-learn passes it.
+            Not used; scikit-learn passes it.
 
         Raises
         ------
@@ -236,14 +236,17 @@ class Questionnaire(BaseEstimator):  # type: ignore[misc]  # scikit-learn is unt
 
     def _open(self, values: npt.NDArray[Any] | LazyArray, names: tuple[str, ...], threads: int) -> AnySlices:
         """The array in memory if it fits, else in scratch files."""
-        shape, itemsize = tuple(values.shape), np.dtype(values.dtype).itemsize
-        held = isinstance(values, np.ndarray)
-        near = self.n_neighbours if self.tree == "ward" and self.distance == "exact" else None
-        plan = plan_memory(shape, names, itemsize, self.max_memory, threads, held, near)
+        shape = tuple(values.shape)
+        plan = self.plan(shape, names, np.dtype(values.dtype).itemsize, isinstance(values, np.ndarray), threads)
         if plan.on_disk:
             return DiskSlices(values, names, self.scratch, plan.tiles, threads)
         array = values if isinstance(values, np.ndarray) else np.asarray(values[0 : shape[0]])
         return ArraySlices(array, names, plan.tiles, keeps_layouts(shape, self.max_memory), threads)
+
+    def plan(self, shape: tuple[int, ...], names: tuple[str, ...], itemsize: int, held: bool, threads: int) -> Plan:
+        """Where an array of this shape would be processed, and what that takes; `held`: it is in memory already."""
+        near = self.n_neighbours if self.tree == "ward" and self.distance == "exact" else None
+        return plan_memory(shape, names, itemsize, self.max_memory, threads, held, near)
 
     def _first_tree(self, trees: list[PartitionTree | None], slices: AnySlices, axis: int) -> None:
         """Put the tree of an axis by the cosines between its slices into `trees`."""

@@ -8,6 +8,7 @@ import shutil
 import tempfile
 import threading
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from typing import IO, Any
 
 import numpy as np
@@ -48,7 +49,7 @@ def check_disk(need: float, directory: str | None) -> str:
     return folder
 
 
-class Layouts:
+class Layouts(AbstractContextManager["Layouts"]):
     """Copies of an array on disk, in its own dtype: for every axis one with that axis first, the others in their order.
 
     Parameters
@@ -100,9 +101,6 @@ class Layouts:
             if isinstance(error, OSError):
                 raise InputError(f"writing scratch files to {folder} failed: {error}") from None
             raise
-
-    def __enter__(self) -> Layouts:
-        return self
 
     def __exit__(self, *reason: object) -> None:
         self.close()

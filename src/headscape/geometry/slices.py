@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from contextlib import AbstractContextManager
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -54,7 +55,7 @@ class Scale(NamedTuple):
         return scaled.astype(np.float32, copy=False)
 
 
-class ArraySlices:
+class ArraySlices(AbstractContextManager["ArraySlices"]):
     """The array in memory, with a copy per axis where there is room (`keep`), else copied anew each time."""
 
     def __init__(
@@ -74,9 +75,6 @@ class ArraySlices:
         run_tasks(fill, [(i,) for i in range(len(values))], threads)
         self._kept: dict[int, Values] = {}
         self._leaf_distances: dict[int, FloatArray] = {}
-
-    def __enter__(self) -> ArraySlices:
-        return self
 
     def __exit__(self, *reason: object) -> None:
         self._kept.clear()
@@ -121,7 +119,7 @@ class ArraySlices:
         return padded
 
 
-class DiskSlices:
+class DiskSlices(AbstractContextManager["DiskSlices"]):
     """The array on disk, with a copy per axis in scratch files; the array given is read once, in blocks.
 
     Gives the same numbers as `ArraySlices`, bit by bit. The files never have a name, so they are gone when this is
@@ -144,9 +142,6 @@ class DiskSlices:
         self._scale = Scale.of(self._low, self._high, self._dtype)
         self.unit = self._scale.unit
         self._leaf_distances: dict[int, FloatArray] = {}
-
-    def __enter__(self) -> DiskSlices:
-        return self
 
     def __exit__(self, *reason: object) -> None:
         self._layouts.close()

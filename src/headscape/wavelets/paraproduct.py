@@ -266,9 +266,7 @@ def _smooth(function: Function, mean: float) -> Smooth:
     if isinstance(function, str):
         if function not in FUNCTIONS:
             known = ", ".join(sorted(FUNCTIONS))
-            raise InputError(
-                f"unknown function {function!r}; there are {known}, or give three callables: A, A' and A''"
-            )
+            raise InputError(f"unknown function {function!r}; there are {known}, or give three callables A, A', A''")
         return FUNCTIONS[function](mean)
     if callable(function) and callable(getattr(function, "deriv", None)):  # a polynomial of numpy's
         return Smooth(function, function.deriv(1), function.deriv(2))

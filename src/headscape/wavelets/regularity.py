@@ -134,9 +134,7 @@ def holder_exponent(
     seed(random_state)
     values, present = matrix_on_trees(M, row_tree, col_tree, mask)
     if min(values.shape) < 2:
-        raise InputError(
-            f"a matrix of shape {values.shape} has no mixed differences; it needs two rows and two columns"
-        )
+        raise InputError(f"a matrix of shape {values.shape} has no mixed differences: two rows and columns are needed")
     binned = _Binned(values, present, (row_tree, col_tree), leave_finest)
     bins = binned.bins()
     _check_bins(bins, values.shape)
@@ -156,14 +154,10 @@ def holder_exponent(
     slopes = np.array([fit[0, 1], *both[0, 1:3], _slope_of_largest(bins, share >= DOMINANT, joint.weight)])
     known = (slopes >= RESOLVED[0]) & (slopes <= RESOLVED[1])
     exponent, row, col, largest = np.where(known, slopes, np.nan).tolist()
-    interval, row_interval, col_interval = (
-        (float(low), float(high)) for low, high in np.where(known[:3, None], ends, np.nan)
-    )
+    interval, by_row, by_col = ((low, high) for low, high in np.where(known[:3, None], ends, np.nan).tolist())
     sigma = float(2 ** (fit[0, 2] / 2)) if white else 0.0
     why = f"the coefficients follow no power law: their slope of {slopes[0]:.3g} lies outside {RESOLVED[0]} to {RESOLVED[1]}"
-    return HolderFit(
-        exponent, interval, largest, row, col, row_interval, col_interval, sigma, bins, "" if known[0] else why
-    )
+    return HolderFit(exponent, interval, largest, row, col, by_row, by_col, sigma, bins, "" if known[0] else why)
 
 
 def _coefficients(
@@ -242,9 +236,7 @@ class _Binned:
 def _check_bins(bins: Bins, shape: tuple[int, ...]) -> None:
     if not len(bins.rms):
         why = "it is constant, the sum of a row and a column term, or too little of it is present"
-        raise InputError(
-            f"the matrix of shape {shape} has no mixed coefficient above round-off, hence no exponent: {why}"
-        )
+        raise InputError(f"the matrix of shape {shape} has no mixed coefficient above round-off: {why}")
     if len(np.unique(bins.row + bins.col)) < 3:
         found = f"only {len(bins.rms)} pairs of scales have coefficients in the matrix of shape {shape}"
         raise InputError(f"{found}; a slope needs trees with more levels")
