@@ -51,12 +51,16 @@ def test_a_lock_is_there_for_the_time_of_the_block_and_names_its_holder(tmp_path
         said = json.loads(path.read_text())
         assert said["pid"] == os.getpid() and said["host"] == socket.gethostname()
         assert os.listdir(path.parent) == ["a.lock"]
-    assert os.listdir(path.parent) == []
+    assert not path.parent.exists()  # it was made for the lock alone
     with locked(path, "the study", quiet):
         shutil.rmtree(path.parent)  # with all that is in it
     with pytest.raises(RuntimeError, match="inside"), locked(path, "the study", quiet):
         raise RuntimeError("inside")
-    assert os.listdir(path.parent) == []
+    assert not path.parent.exists()
+    path.parent.mkdir()
+    with locked(path, "the study", quiet):
+        pass
+    assert os.listdir(path.parent) == []  # a folder that was there stays
 
 
 def test_a_second_process_is_refused_and_hears_who_is_there(tmp_path, other):

@@ -43,8 +43,8 @@ def test_attention_tensor_checks_what_it_is_given():
         ({"values": np.zeros((2, 2))}, "three axes"),
         ({"values": np.zeros((2, 2, 2), dtype=complex)}, "real numbers"),
         ({"values": np.zeros((2, 2, 2)), "query_tokens": ["a"]}, "1 query_tokens given.*needs 2"),
-        ({"values": np.zeros((2, 2, 2)), "mask": "banded"}, "'causal' or 'full'"),
-        ({"values": np.zeros((2, 2, 2)), "kind": "logits"}, "'probs' or 'scores'"),
+        ({"values": np.zeros((2, 2, 2)), "mask": "banded"}, "mask is one of causal, full"),
+        ({"values": np.zeros((2, 2, 2)), "kind": "logits"}, "kind is one of probs, scores"),
     ]:
         with pytest.raises(hs.InputError, match=message):
             hs.AttentionTensor(**arguments)

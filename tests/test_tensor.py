@@ -95,7 +95,7 @@ def test_blocks_are_cut_as_numpy_cuts(n):
         sizes = [len(part) for part in np.array_split(np.arange(n), pool)]
         np.testing.assert_array_equal(np.diff(block_bounds(n, pool)), sizes)
     for pool in (0, n + 1):
-        with pytest.raises(InputError, match=f"from 1 to the {n} tokens there are, not {pool}"):
+        with pytest.raises(InputError, match=f"a whole number from 1 to {n}, not {pool}"):
             block_bounds(n, pool)
 
 
@@ -138,8 +138,8 @@ two = np.array([0, 1, 2])
         ({"heads": [HeadId("a", 0, 0)] * 2}, r"2 heads given, the tensor of shape \(2, 2, 1\) needs 1"),
         ({"query_tokens": ["a"]}, "1 query_tokens given, .* needs 2"),
         ({"key_tokens": ["a"] * 3}, "3 key_tokens given, .* needs 2"),
-        ({"mask": "upper"}, "mask is 'causal' or 'full', not 'upper'"),
-        ({"kind": "logits"}, "kind is 'probs' or 'scores', not 'logits'"),
+        ({"mask": "upper"}, "mask is one of causal, full, not 'upper'"),
+        ({"kind": "logits"}, "kind is one of probs, scores, not 'logits'"),
         ({"query_bounds": two}, "one is missing"),
         ({"key_bounds": two}, "one is missing"),
         ({"query_bounds": two, "key_bounds": np.array([0, 2])}, "key_bounds must rise from 0 in 2 steps"),

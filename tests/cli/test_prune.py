@@ -68,6 +68,6 @@ def test_mistakes_are_named_in_one_line(vit_run, tmp_path, command):
         code, _, err = command(vit_run, "--quiet", *arguments)
         assert code == 2 and message in " ".join(err.split()), err
     np.save(tmp_path / "a.npy", np.full((1, 2, 2, 8, 8), 1 / 8))
-    hs.import_array(tmp_path / "a.npy", tmp_path / "own", layout="batch,layer,head,query,key", mask="none")
+    hs.import_array(tmp_path / "a.npy", tmp_path / "own", layout="batch,layer,head,query,key", mask="full")
     code, _, err = command(tmp_path / "own")
     assert code == 2 and "was imported: there is no model" in " ".join(err.split())
