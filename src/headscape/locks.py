@@ -15,6 +15,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from headscape.errors import InputError
+from headscape.storage import passing
 
 __all__ = ["HEARTBEAT_SECONDS", "Holder", "locked"]
 
@@ -115,6 +116,7 @@ def locked(path: Path, what: str, say: Callable[[str], None], wait: bool = False
             say(f"{what} is being written by {holder or 'another process'}: waiting")
             told = True
         time.sleep(0.2)
+    passing.add(path)
     over = threading.Event()
     beat = threading.Thread(target=_beat, args=(path, over), daemon=True)
     beat.start()
@@ -124,6 +126,7 @@ def locked(path: Path, what: str, say: Callable[[str], None], wait: bool = False
         over.set()
         beat.join()
         _clear(path, me)
+        passing.discard(path)
         if new:
             with suppress(OSError):  # a folder made for the lock alone goes with it
                 path.parent.rmdir()

@@ -40,6 +40,8 @@ _DTYPE_NAMES = {
 
 
 _folders: set[Path] = set()  # where this process, or a worker it was told of, writes
+passing: set[Path] = set()
+"""Files that must not outlive this command, such as the locks it holds."""
 
 
 def _command() -> str:
@@ -58,7 +60,9 @@ def writes_to(folder: Path) -> None:
 
 
 def remove_partials() -> None:
-    """Take away the half-written files of this command, its own and those of workers that were ended."""
+    """Take away what must not outlive this command: half-written files, of ended workers too, and locks."""
+    for path in [*passing]:
+        path.unlink(missing_ok=True)
     for folder in _folders:
         for left in folder.glob(f"*.{_command()}????????{PARTIAL}"):
             left.unlink(missing_ok=True)

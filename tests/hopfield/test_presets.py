@@ -24,10 +24,9 @@ def test_every_preset_is_one_that_can_be_trained(name):
     assert found.network.dim % found.network.heads == 0 or found.network.head_dim is not None
 
 
-def test_the_sizes_are_those_that_the_description_gives():
-    for name in ("gpt", "vit", "xl"):
-        network = preset(name).network
-        assert f"{network.layers} layers x {network.heads} heads x {network.dim}" in preset(name).about
-    xl = preset("transformer-xl").network
-    assert f"{xl.layers} layers x {xl.heads} heads x {xl.dim}; heads of {xl.head_dim}" in preset("transformer-xl").about
-    assert (preset("gpt2-small").network.tokens, preset("gpt2-medium").network.heads) == (1024, 16)
+@pytest.mark.parametrize(
+    ("name", "sizes"), [("gpt", (6, 4, 64)), ("vit-t", (12, 3, 192)), ("vit-s", (12, 6, 384)), ("vit-b", (12, 12, 768))]
+)
+def test_the_sizes_are_those_of_the_papers(name, sizes):
+    network = preset(name).network
+    assert (network.layers, network.heads, network.dim) == sizes
