@@ -1,9 +1,9 @@
-"""Size and speed of SmolLM2 with some heads gone, as `ragged`, beside the intact model.
+"""Size and speed of SmolLM2 without some heads, exported as `ragged`, against the intact model.
 
     python benchmarks/export.py [--shares 0.2 0.4] [--repeats 9] [--threads 1]
 
-The heads are a seeded random choice over all layers: size and speed do not ask which. All models are in memory and run
-in turns; medians are printed. Generation is greedy, without a stop.
+The heads are a seeded random choice over all layers: size and speed do not depend on which. All models are in memory
+and run in turns; medians are printed. Generation is greedy, with a fixed number of tokens.
 """
 
 import argparse
@@ -38,9 +38,9 @@ def main() -> None:
     models, facts = {"intact": intact}, {}
     with tempfile.TemporaryDirectory() as folder:
         for share in args.shares:
-            gone = [heads[i] for i in order[: round(share * len(heads))]]
-            name = f"{share:.0%} gone"
-            report = export_pruned(intact, gone, Path(folder) / f"{share}", "ragged")
+            removed = [heads[i] for i in order[: round(share * len(heads))]]
+            name = f"{share:.0%} removed"
+            report = export_pruned(intact, removed, Path(folder) / f"{share}", "ragged")
             models[name] = hs.load_model(report.path, device="cpu")
             facts["intact"] = (report.parameters.before, report.bytes.before)
             facts[name] = (report.parameters.after, report.bytes.after)
