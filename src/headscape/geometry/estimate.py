@@ -24,8 +24,7 @@ from headscape.tree import PartitionTree
 
 __all__ = ["FitEstimate", "Operations", "Rates", "estimate_fit", "fit_operations", "measure_rates"]
 
-_REPEATS = 3
-_PILOT = 64
+_REPEATS, _PILOT = 3, 64
 _EIGEN = 192  # rows of the matrix whose eigenvectors are timed
 
 

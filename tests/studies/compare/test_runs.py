@@ -69,7 +69,7 @@ def test_refusals_name_the_way_out(runs, tmp_path):
         ([one, short], "--tokens 12"),
         ([one, scores], "--kind probs"),
         ([one, cross], "different axes"),
-        ([one, paper], "size_weight = 0.5, paper with 1.0"),
+        ([one, paper], "size_weight = 0.5, paper was organized with size_weight = 1.0: organize both alike"),
         ([one, single], "one head"),
         ([one, tmp_path / "nowhere"], "no run at"),
     ):

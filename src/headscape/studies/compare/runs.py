@@ -213,30 +213,31 @@ def _way_out(a: OrganizedRun, b: OrganizedRun) -> str:
     return f"capture {other.name} again with --tokens {kept.facts['n_query']}"
 
 
+def _described(facts: Mapping[str, Any]) -> dict[str, str]:
+    """What two runs must have in common, in words."""
+    words = {"probs": "holds probabilities", "scores": "holds scores"}
+    pooled = facts["pooled_from"]
+    return {
+        "kind": words[facts["kind"]],
+        "axes": "attends from queries to keys of another sequence" if _crosses(facts) else "attends to its own tokens",
+        "length": f"has {facts['n_query']} queries x {facts['n_key']} keys",
+        "pooling": f"has maps pooled from {pooled} tokens" if pooled else "has whole maps",
+    } | {name: f"was organized with {name} = {value!r}" for name, value in sorted(facts["questionnaire"].items())}
+
+
 def _check_pair(a: OrganizedRun, b: OrganizedRun) -> None:
-    one, two = a.facts, b.facts
-    if one["kind"] != two["kind"]:
-        words = {"probs": "probabilities", "scores": "scores"}
-        way_out = "capture both with --keep probs and organize them with --kind probs"
-        found = f"{a.name} holds {words[one['kind']]}, {b.name} {words[two['kind']]}"
-        raise InputError(f"{found}: they have no common unit; {way_out}")
-    if _crosses(one) != _crosses(two):
-        cross, own = (f"{run.name} (block {run.facts['block']})" for run in ((a, b) if _crosses(one) else (b, a)))
-        found = f"{cross} attends from queries to keys of another sequence, {own} to its own tokens"
-        raise InputError(f"{found}: different axes; organize the same kind of block in both")
-    if (one["n_query"], one["n_key"]) != (two["n_query"], two["n_key"]):
-        shapes = [f"{run.name} has {run.facts['n_query']} queries x {run.facts['n_key']} keys" for run in (a, b)]
-        why = "length alone moves a network as far as another network is"
-        raise InputError(f"{', '.join(shapes)}: {why}; {_way_out(a, b)}")
-    if one["pooled_from"] != two["pooled_from"]:
-        ways = [f"pooled from {n} tokens" if n else "whole" for n in (one["pooled_from"], two["pooled_from"])]
-        found = f"maps of {a.name} are {ways[0]}, those of {b.name} {ways[1]}"
-        raise InputError(f"{found}: a block is not a token; capture both alike")
-    for setting in sorted(one["questionnaire"].keys() | two["questionnaire"].keys()):
-        ours, theirs = one["questionnaire"].get(setting), two["questionnaire"].get(setting)
+    """Refuse two runs that have no common measure, with the way out."""
+    way_out = {
+        "kind": "they have no common unit; capture both with --keep probs and organize them with --kind probs",
+        "axes": "different axes; organize the same kind of block in both",
+        "length": f"length alone moves a network as far as another network is; {_way_out(a, b)}",
+        "pooling": "a block is not a token; capture both alike",
+    }
+    one, two = _described(a.facts), _described(b.facts)
+    for name in one | two:
+        ours, theirs = one.get(name, f"has no setting {name}"), two.get(name, f"has no setting {name}")
         if ours != theirs:
-            found = f"{a.name} was organized with {setting} = {ours!r}, {b.name} with {theirs!r}"
-            raise InputError(f"{found}; organize both alike")
+            raise InputError(f"{a.name} {ours}, {b.name} {theirs}: {way_out.get(name, 'organize both alike')}")
 
 
 def _named(found: Sequence[OrganizedRun]) -> list[OrganizedRun]:
