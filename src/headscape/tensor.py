@@ -10,7 +10,7 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from headscape.checks import check_finite
+from headscape.checks import check_finite, integer, one_of
 from headscape.errors import InputError
 
 __all__ = [
@@ -70,8 +70,7 @@ def block_bounds(n: int, pool: int) -> npt.NDArray[np.int64]:
     >>> block_bounds(10, 4)
     array([ 0,  3,  6,  8, 10])
     """
-    if not 1 <= pool <= n:
-        raise InputError(f"pool is a number of blocks from 1 to the {n} tokens there are, not {pool}")
+    integer("pool, the number of blocks of tokens,", pool, 1, n)
     size, longer = divmod(n, pool)
     b = np.arange(pool + 1, dtype=np.int64)
     return b * size + np.minimum(b, longer)
@@ -200,10 +199,8 @@ class AttentionTensor:
             if len(given) != size:
                 raise InputError(f"{len(given)} {name} given, the tensor of shape {values.shape} needs {size}")
             object.__setattr__(self, name, given)
-        if self.mask not in ("causal", "full"):
-            raise InputError(f"mask is 'causal' or 'full', not {self.mask!r}")
-        if self.kind not in ("probs", "scores"):
-            raise InputError(f"kind is 'probs' or 'scores', not {self.kind!r}")
+        one_of("mask", self.mask, ("causal", "full"))
+        one_of("kind", self.kind, ("probs", "scores"))
 
     @property
     def shape(self) -> tuple[int, int, int]:

@@ -119,5 +119,5 @@ def test_compare_refuses_blocks_beside_tokens(run, organised, model, tmp_path):
     organize(hs.capture(model, TEXT, tokens=24, pool=7, out=twin, seed=1, **options), threads=1)
     organize(hs.capture(model, TEXT, tokens=7, out=whole, **options), threads=1)
     assert len(read_runs([run, twin])) == 2
-    with pytest.raises(hs.InputError, match="pooled from 24 tokens, those of .* whole: a block is not a token"):
+    with pytest.raises(hs.InputError, match="maps pooled from 24 tokens, .* has whole maps: a block is not a token"):
         read_runs([run, whole])
