@@ -82,7 +82,7 @@ def test_the_budget_is_judged_on_held_out_inputs(result):
         ),
         ([0.05, 0.06, 0.07], "does not hold", "costs more than the budget of 2.00%"),
         ([0.0, 0.03, 0.04], "cannot tell", "within the budget of 2.00% cannot be told"),
-        ([0.01], "cannot tell", "+1.00% (n = 1)"),
+        ([0.01], "cannot tell", "+1.00% (rise of the loss, n = 1)"),
     ):
         curve = made_up("proposal", [[costs]], proposal=True)
         one = claims(replace(result, compensation="mean", curves=[curve], budget=0.02))["prune.budget"]

@@ -32,7 +32,8 @@ def test_json_has_the_choice_the_heads_and_the_tables(result):
     assert {"criterion", "compensation", "heads", "findings", "evidence", "costs", "recipe"} == set(found)
     assert found["heads"] == [str(head) for head in result.proposal] and found["recipe"]["heads"]
     assert found["evidence"][0]["removed by"] == "proposal"
-    assert "(n = 4)" in found["evidence"][1]["costs more than the proposal by"]
+    assert "% [" in found["evidence"][1]["costs more than the proposal by"]
+    assert {row["n"] for row in found["evidence"] + found["costs"]} == {4}
     assert [title for title, _ in result.summary()][1] == "The proposal beside as many heads by other criteria"
 
 

@@ -38,14 +38,15 @@ def _proposed(r: PruneResult) -> list[Finding]:
     price, some = own.cost(0), f"{len(r.proposal)} of {len(r.heads)} heads ({r.share(len(r.proposal))})"
     how = f"removed by {_named(r.criterion)} with compensation {r.compensation}"
     if r.budget is None:
-        return [Finding(f"Removing {some} costs {percent(price)} ({r.unit}) on held-out inputs: {how}.", "proposal")]
+        text = f"Removing {some} costs {percent(price, r.unit)} on held-out inputs; they were {how}."
+        return [Finding(text, "proposal")]
     verdict = judge(price, below=r.budget, control="the budget")
     opening = {
         "holds": f"{some} can be removed within the budget of {r.budget:.2%}",
         "does not hold": f"Removing {some} costs more than the budget of {r.budget:.2%}",
         "cannot tell": f"Whether {some} can be removed within the budget of {r.budget:.2%} cannot be told",
     }[verdict.verdict]
-    text = f"{opening}: on held-out inputs they cost {percent(price)} ({r.unit}), {how}."
+    text = f"{opening}: on held-out inputs they cost {percent(price, r.unit)}, {how}."
     text += f" They were chosen on {r.settings['chosen_on']} other inputs."
     return [Finding(text, "proposal", verdict, "prune.budget")]
 
@@ -72,7 +73,7 @@ def _against_gradients(r: PruneResult) -> list[Finding]:
             "cannot tell": f"Whether {_named(name)} beats gradient importance (Michel et al. 2019) cannot be told",
         }[verdict.verdict]
         listed = ", ".join(f"{percent(d)} at {r.share(n)}" for n, d in zip(own.n, differences, strict=True))
-        text = f"{opening}: under the same compensation it costs {listed} more (below 0 is better, paired by input)."
+        text = f"{opening}. Difference of costs under the same compensation, paired by input: {listed} (below 0 is better)."
         found.append(Finding(text, "curves", verdict, claim))
     return found
 
@@ -119,7 +120,7 @@ def _compensated(r: PruneResult) -> list[Finding]:
     if len(known) < 2:
         return []
     parts = ", ".join(f"{c.compensation} {percent(c.area)}" for c in known)
-    text = f"Compensation {known[0].compensation} costs least, by {r.criterion} (mean over shares): {parts}."
+    text = f"Compensation {known[0].compensation} has the lowest cost by {r.criterion} (mean over shares): {parts}."
     return [Finding(text, "compensation")]
 
 

@@ -33,14 +33,18 @@ CONTROLS = ("random", "l1_all_random", "l1_all_natural", "leave_one_out")
 """Never chosen by "auto": the controls, and removing one head at a time, which sees the loss itself."""
 
 
-def percent(interval: Interval) -> str:
-    """An interval in percent.
+def percent(interval: Interval, what: str = "") -> str:
+    """An interval in percent, of something, with its n.
 
-    >>> percent(Interval(0.01234, -0.001, 0.03, 8)), percent(Interval(0.01, n=1))
-    ('+1.23% [-0.10, +3.00] (n = 8)', '+1.00% (n = 1)')
+    >>> percent(Interval(0.01234, -0.001, 0.03, 8), "drop of accuracy"), percent(Interval(0.01, n=1))
+    ('+1.23% [-0.10, +3.00] (drop of accuracy, n = 8)', '+1.00% (n = 1)')
     """
+    return f"{_percent(interval)} ({what}{', ' if what else ''}n = {interval.n})"
+
+
+def _percent(interval: Interval) -> str:
     ends = f" [{100 * interval.low:+.2f}, {100 * interval.high:+.2f}]" if interval.known else ""
-    return f"{interval.value:+.2%}{ends} (n = {interval.n})"
+    return f"{interval.value:+.2%}{ends}"
 
 
 @dataclass(frozen=True, eq=False)
@@ -139,27 +143,23 @@ class PruneResult(Result):
 
     @cached_property
     def table(self) -> pd.DataFrame:
-        """Cost by criterion, compensation and number of heads; with intervals, best curve first."""
+        """Cost by criterion, compensation and number of heads, best curve first; intervals are over n inputs."""
         rows = []
         for c in sorted((c for c in self.curves if not c.proposal), key=lambda c: (c.compensation, c.area.value)):
-            costs = {f"{self.share(n)} removed": percent(c.cost(i)) for i, n in enumerate(c.n)}
-            rows.append({"criterion": c.criterion, "compensation": c.compensation, **costs, "mean": percent(c.area)})
+            costs = {f"{self.share(n)} removed": _percent(c.cost(i)) for i, n in enumerate(c.n)}
+            facts = {"criterion": c.criterion, "compensation": c.compensation}
+            rows.append({**facts, **costs, "mean": _percent(c.area), "n": c.area.n})
         return pd.DataFrame(rows)
 
     @cached_property
     def evidence(self) -> pd.DataFrame:
-        """The proposal beside as many heads by other criteria, under the same compensation."""
+        """The proposal beside as many heads by other criteria, under the same compensation; intervals over n inputs."""
         own = self.curve("proposal", proposal=True)
         rows = []
         for c in (c for c in self.curves if c.proposal and own is not None):
-            row = {
-                "removed by": c.criterion,
-                "heads": c.n[0],
-                "cost": percent(c.cost(0)),
-                "loss": f"{c.losses.mean():.4g}",
-            }
-            more = "" if c is own or own is None else percent(c.minus(own))
-            rows.append(row | {"costs more than the proposal by": more})
+            more = "" if c is own or own is None else _percent(c.minus(own))
+            row = {"removed by": c.criterion, "heads": c.n[0], "cost": _percent(c.cost(0)), "n": c.area.n}
+            rows.append({**row, "loss": f"{c.losses.mean():.4g}", "costs more than the proposal by": more})
         return pd.DataFrame(rows)
 
     @cached_property
