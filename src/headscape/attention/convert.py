@@ -10,12 +10,14 @@ from pathlib import Path
 from typing import Any
 
 from headscape.attention import bundled
-from headscape.attention.loading import quiet, read_gguf
+from headscape.attention.deci import read_deci
+from headscape.attention.loading import mark_ragged, quiet, read_gguf
+from headscape.attention.ragged import LayerPlan, write_plans
 from headscape.errors import InputError
 from headscape.fingerprints import file_hash, joint_hash
 from headscape.storage import write_json
 
-__all__ = ["converted"]
+__all__ = ["converted", "fields_of"]
 
 CONVERTED = "converted-2"  # 0.1 kept no hash of what it made
 
@@ -32,16 +34,14 @@ def converted(file: Path, say: Callable[[str], None]) -> Path:
             return target
         shutil.rmtree(target)
     say(f"converting {file.name} once to safetensors (about 20 s)")
-    import gguf
-
     target.parent.mkdir(parents=True, exist_ok=True)
-    try:
-        fields = gguf.GGUFReader(file).fields
-    except (ValueError, IndexError, OSError) as error:
-        raise InputError(f"{file.name} cannot be read as GGUF: {str(error).splitlines()[0]}") from None
-    said: Mapping[str, Any] = {name: field.contents() for name, field in fields.items() if "tokens" not in name}
+    said = fields_of(file)
     with quiet(), tempfile.TemporaryDirectory(dir=target.parent) as scratch:
-        module, tokenizer = read_gguf(file)
+        plans: tuple[LayerPlan, ...] = ()
+        if said.get("general.architecture") == "deci":
+            module, tokenizer, plans = read_deci(file, said, Path(scratch))
+        else:
+            module, tokenizer = read_gguf(file)
         for holder, entry in (
             (module.config, "quantization_config"),
             (module, "hf_quantizer"),
@@ -52,9 +52,13 @@ def converted(file: Path, say: Callable[[str], None]) -> Path:
                 delattr(holder, entry)
         made = Path(scratch) / "model"
         module.save_pretrained(made)
-        tokenizer.save_pretrained(made)
+        if plans:
+            write_plans(made, plans)
+            mark_ragged(made)
+        if tokenizer is not None:
+            tokenizer.save_pretrained(made)
         bos = said.get("tokenizer.ggml.bos_token_id")
-        needs_bos = said.get("tokenizer.ggml.add_bos_token") and tokenizer.encode("x")[0] != bos
+        needs_bos = said.get("tokenizer.ggml.add_bos_token") and tokenizer and tokenizer.encode("x")[0] != bos
         write_json(
             made / bundled.NOTES,
             {
@@ -70,3 +74,14 @@ def converted(file: Path, say: Callable[[str], None]) -> Path:
             if not (target / "config.json").is_file():
                 raise
     return target
+
+
+def fields_of(file: Path) -> Mapping[str, Any]:
+    """The fields of a GGUF file but for its tokens."""
+    import gguf
+
+    try:
+        fields = gguf.GGUFReader(file).fields
+    except (ValueError, IndexError, OSError) as error:
+        raise InputError(f"{file.name} cannot be read as GGUF: {str(error).splitlines()[0]}") from None
+    return {name: field.contents() for name, field in fields.items() if "tokens" not in name and "merges" not in name}

@@ -12,7 +12,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from headscape.attention.inputs import chosen_of, cut_windows, read_images, read_texts
+from headscape.attention.inputs import Windows, chosen_of, cut_windows, read_images, read_texts
 from headscape.attention.models import Model
 from headscape.captures import Capture
 from headscape.errors import InputError
@@ -44,13 +44,18 @@ def samples_of(
     seed: int = 0,
     chat: bool = False,
     keep_short: bool = False,
+    shown: bool = True,
 ) -> tuple[list[Sample], dict[str, Any]]:
-    """Choose `batches` samples of the inputs (None: all), the beginning of a seeded shuffle; and the facts to record."""
+    """Choose `batches` samples of the inputs (None: all), the beginning of a seeded shuffle; and the facts to record.
+
+    `shown=False` leaves out the display strings of the tokens, which take longer than all the rest.
+    """
     if model.task == "module":
         return _module_samples(inputs, batches)
     if model.images is not None:
         return _image_samples(model, inputs, batches, seed)
-    return _text_samples(model, inputs, tokens, batches, seed, chat, keep_short)
+    windows, facts = _windows(model, inputs, tokens, batches, seed, chat, keep_short)
+    return _text_samples(model, windows, shown), facts
 
 
 def _token_strings(tokenizer: Any, ids: Sequence[int]) -> list[str]:
@@ -62,9 +67,9 @@ def _token_strings(tokenizer: Any, ids: Sequence[int]) -> list[str]:
     return shown
 
 
-def _text_samples(
+def _windows(
     model: Model, inputs: Any, tokens: int, batches: int | None, seed: int, chat: bool, keep_short: bool
-) -> tuple[list[Sample], dict[str, Any]]:
+) -> tuple[Windows, dict[str, Any]]:
     if model.tokenizer is None:
         raise InputError(f"{model.source} has no tokenizer; it cannot read text")
     if model.max_tokens is not None and tokens > model.max_tokens:
@@ -73,19 +78,22 @@ def _text_samples(
     windows = cut_windows(
         texts, model.tokenizer, tokens, batches, seed=seed, chat=chat, keep_short=keep_short, prefix=model.prefix
     )
+    return windows, {"kind": "text", "texts": len(texts), "windows": windows.n_available, "sha256": windows.sha256}
+
+
+def _text_samples(model: Model, windows: Windows, shown: bool) -> list[Sample]:
     samples = []
     for ids, origin in zip(windows.ids, windows.origins, strict=True):
-        shown = _token_strings(model.tokenizer, ids.tolist())
+        read = _token_strings(model.tokenizer, ids.tolist()) if shown else []
         arguments = {"input_ids": torch.from_numpy(ids)[None]}
-        names = {site.block: (shown, shown) for site in model.sites}
+        names = {site.block: (read, read) for site in model.sites}
         if model.task == "seq2seq-lm":  # the decoder reads the same text, one step behind
             shifted = np.concatenate([[model.config.decoder_start_token_id], ids[:-1]])
             arguments["decoder_input_ids"] = torch.from_numpy(shifted)[None]
-            delayed = _token_strings(model.tokenizer, shifted.tolist())
-            names |= {"decoder": (delayed, delayed), "decoder.cross": (delayed, shown)}
+            delayed = _token_strings(model.tokenizer, shifted.tolist()) if shown else []
+            names |= {"decoder": (delayed, delayed), "decoder.cross": (delayed, read)}
         samples.append(Sample(arguments, names, {"input_ids": ids}, list(origin)))
-    facts = {"kind": "text", "texts": len(texts), "windows": windows.n_available, "sha256": windows.sha256}
-    return samples, facts
+    return samples
 
 
 def _image_samples(model: Model, inputs: Any, batches: int | None, seed: int) -> tuple[list[Sample], dict[str, Any]]:
