@@ -9,8 +9,8 @@ import torch
 
 from headscape.collapse.similarity import BINS, points_of
 from headscape.hopfield.networks import NetworkConfig, Transformer, arm
-from headscape.studies.train.data import text_data
-from headscape.studies.train.loop import Plan, Trial, run_trial, token_similarity
+from headscape.studies.train.data import TextData, text_data
+from headscape.studies.train.loop import Plan, Trial, run_trial
 
 
 def plan_of(network, **changes):
@@ -25,27 +25,36 @@ def run(path, plan, data, trial, tick=None):
     return json.loads(path.read_text())
 
 
-@pytest.mark.parametrize("kind", ["gpt", "xl"])
-def test_a_killed_run_goes_on_to_the_same_numbers(text, tmp_path, kind):
+@pytest.mark.parametrize(("kind", "changes"), [("gpt", {}), ("xl", {"accumulate": 2})])
+def test_a_killed_run_goes_on_to_the_same_bytes(text, tmp_path, monkeypatch, kind, changes):
+    """Killed between evaluations: optimizer, memory of a Transformer-XL and learned a' come back from the checkpoint."""
+    monkeypatch.setattr("headscape.studies.train.loop.SAVE_SECONDS", 0.0)
     data = text_data(text, tokens=16)
-    plan = plan_of(NetworkConfig(kind, 2, 2, 16, tokens=16, memory=16 if kind == "xl" else 0, dropout=0.1))
-    trial = Trial("both", arm("both"), 1e-2, 0)
+    network = NetworkConfig(kind, 2, 2, 16, tokens=16, memory=16 if kind == "xl" else 0, dropout=0.1)
+    plan = plan_of(network, **changes)
+    trial = Trial("learned", arm("learned"), 1e-2, 0)
     whole = run(tmp_path / "whole.json", plan, data, trial)
-    ticks = []
+    drawn = data.segment if kind == "xl" else data.batch
+    calls = []
 
-    def kill():
-        ticks.append(1)
-        if len(ticks) == 2:
+    def killed(*given):
+        calls.append(1)
+        if len(calls) == 7:  # evaluations are after steps 4, 8 and 12
             raise KeyboardInterrupt
+        return drawn(*given)
 
-    with pytest.raises(KeyboardInterrupt):
-        run(tmp_path / "cut.json", plan, data, trial, kill)
+    with monkeypatch.context() as patched:
+        patched.setattr(TextData, "segment" if kind == "xl" else "batch", lambda self, *given: killed(*given))
+        with pytest.raises(KeyboardInterrupt):
+            run(tmp_path / "cut.json", plan, data, trial)
     assert (tmp_path / "cut.checkpoint").is_file() and not (tmp_path / "cut.json").exists()
-    resumed = run(tmp_path / "cut.json", plan, data, trial)
-    assert resumed == whole
-    weights = [(tmp_path / f"{name}.safetensors").read_bytes() for name in ("whole", "cut")]
-    assert weights[0] == weights[1]
+    assert run(tmp_path / "cut.json", plan, data, trial) == whole
+    for ending in ("", "-step4", "-step12"):
+        weights = [(tmp_path / f"{name}{ending}.safetensors").read_bytes() for name in ("whole", "cut")]
+        assert weights[0] == weights[1]
     assert not (tmp_path / "cut.checkpoint").exists()
+    start = torch.tensor(whole["layers"][0]["alphas"])
+    assert start.shape == (2, 2) and not torch.equal(start, torch.tensor(whole["layers"][-1]["alphas"]))
 
 
 def test_learning_and_early_stop(text, tmp_path):
