@@ -90,10 +90,14 @@ def train(
             alpha=_numbers(alpha, "alphas"),
             alpha_hidden=_numbers(alpha_hidden, "alphas"),
             init=init,  # type: ignore[arg-type]  # checked by the study
-            plan={
-                **{"steps": steps, "batch": batch, "evaluations": evaluations, "patience": patience},  # type: ignore[typeddict-item]
-                **{"accumulate": accumulate, "autocast": autocast, "augment": augment, "device": device},
-            },
+            steps=steps,
+            batch=batch,
+            evaluations=evaluations,
+            patience=patience,
+            accumulate=accumulate,
+            autocast=autocast,
+            augment=augment,
+            device=device,
             random_state=seed,
             **work,
         )

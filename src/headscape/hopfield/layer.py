@@ -49,8 +49,8 @@ def check_alphas(
     for name, value in (("alpha", alpha), ("alpha_hidden", alpha_hidden)):
         if not 0 <= value < 1:  # NaN too
             raise InputError(f"{name} must be at least 0 and below 1, not {value}; 0 switches it off")
-    if learned and not 0 < alpha_hidden:
-        raise InputError("a learned alpha_hidden starts above 0, for example at 0.02; at 0 it would never move")
+    if learned and (alpha_hidden == 0 or (alpha == 0 and skip == "scaled")):
+        raise InputError("what is learned starts above 0, for example at 0.02; at 0 it would never move")
     for name, given, known in (("init", init, Init), ("skip", skip, Skip), ("scheme", scheme, Scheme)):
         if given not in get_args(known):
             raise InputError(f"{name} must be one of {', '.join(get_args(known))}, not {given!r}")
@@ -170,10 +170,8 @@ class HopfieldAttention(nn.Module):
         self.init: Init = init
         self.skip: Skip = skip
         self.scheme: Scheme = scheme
-        starts = {"hidden_logit": alpha_hidden} | ({"skip_logit": alpha} if skip == "scaled" else {})
-        for name, start in starts.items():
-            logit = nn.Parameter(torch.full((n_heads,), math.log(start / (1 - start)))) if learned else None
-            self.register_parameter(name, logit)
+        self.hidden_logit: nn.Parameter | None = _logit(alpha_hidden, n_heads) if learned else None
+        self.skip_logit: nn.Parameter | None = _logit(alpha, n_heads) if learned and skip == "scaled" else None
         self.q_proj = nn.Linear(dim, n_heads * self.head_dim, bias=bias)
         self.k_proj = nn.Linear(dim, n_kv * self.head_dim, bias=bias)
         self.v_proj = nn.Linear(dim, n_kv * self.head_dim, bias=bias)
@@ -181,7 +179,7 @@ class HopfieldAttention(nn.Module):
 
     @property
     def kept(self) -> float | Tensor:
-        """a' as `carry` takes it: the number, or those learned (head, 1, 1)."""
+        """A' as `carry` takes it: the number, or those learned (head, 1, 1)."""
         return self.alpha_hidden if self.hidden_logit is None else torch.sigmoid(self.hidden_logit)[:, None, None]
 
     def scores(self, query: Tensor, key: Tensor) -> Tensor:
@@ -236,10 +234,9 @@ class HopfieldAttention(nn.Module):
         if self.n_kv_heads != self.n_heads:
             key, value = (t.repeat_interleave(self.n_heads // self.n_kv_heads, dim=1) for t in (key, value))
         heads, state = self._attended(query, key, value, state, mask, causal)
-        learned = getattr(self, "skip_logit", None)
-        if learned is None:
+        if self.skip_logit is None:
             return skip_over(x, self.out_proj(heads.transpose(1, 2).flatten(2)), self.alpha, self.skip), state
-        kept = torch.sigmoid(learned)
+        kept = torch.sigmoid(self.skip_logit)
         out = self.out_proj((heads * (1 - kept[:, None, None])).transpose(1, 2).flatten(2))
         return kept.mean() * x + out, state
 
@@ -269,6 +266,10 @@ class HopfieldAttention(nn.Module):
             f"heads={self.n_heads}/{self.n_kv_heads}, alpha={self.alpha}, alpha_hidden={self.alpha_hidden}, "
             f"init={self.init}, skip={self.skip}, scheme={self.scheme}"
         )
+
+
+def _logit(start: float, n: int) -> nn.Parameter:
+    return nn.Parameter(torch.full((n,), math.log(start / (1 - start))))
 
 
 def _masked(scores: Tensor, mask: Tensor | None, causal: bool) -> Tensor:

@@ -103,4 +103,5 @@ def _box(size: torch.Size, area: float, generator: torch.Generator) -> Tensor:
     for n, centre in zip(size, torch.rand(2, generator=generator).tolist(), strict=True):
         place = (torch.arange(n) + 0.5) / n
         sides.append((place - centre).abs() <= math.sqrt(area) / 2)
-    return sides[0][:, None] & sides[1][None, :]
+    inside: Tensor = sides[0][:, None] & sides[1][None, :]
+    return inside

@@ -27,7 +27,7 @@ def figures(r: TrainResult) -> list[FigureSpec]:
     found = [_table(r)]
     if "standard" in r.arms and len(r.arms) > 1:
         found.append(_differences(r))
-    found += [_curves(r), *([_rates(r)] if not r.trials["kept"].all() else [])]
+    found += [_curves(r), *([_rates(r)] if len(r.settings["rates"]) > 1 else [])]
     found += [_by_layer(r, name) for name in BY_LAYER] + [_entropies(r)]
     found += [_learned(r)] if r.heads["alpha"].notna().any() else []
     return [*found, _violins(r)] if {"standard", "both"} <= set(r.arms) else found
@@ -122,23 +122,25 @@ def _rates(r: TrainResult) -> FigureSpec:
     seeds, several = r.settings["seeds"], r.settings["finalists"] > 1 and len(r.settings["seeds"]) > 1
     for arm in r.arms:
         runs = r.trials[r.trials["arm"] == arm]
-        first = runs[~runs["kept"]].set_index("rate")["valid_loss"].sort_index()
-        whole = runs[runs["kept"]].groupby("rate")["valid_loss"].mean()
-        if not len(first):
+        if base_arm(arm).stretch != 1:
             continue  # it takes the rate of another arm
+        tries = runs[~runs["kept"]] if not runs["kept"].all() else runs[runs["seed"] == seeds[0]]
+        first = tries.set_index("rate")["valid_loss"].sort_index()
+        losses = runs[runs["kept"]].pivot(index="rate", columns="seed", values="valid_loss")
+        whole = losses.dropna().mean(axis=1)
         name, x = base_arm(arm).title, first.index.to_numpy()
         if several:
             series.append({"name": f"{name}, all seeds", "x": whole.index.to_numpy(), "y": whole.to_numpy()})
             name += ", first seed"
         series.append({"name": name, "x": x, "y": first.to_numpy(), "dash": "dot" if several else None})
-    runs = f"runs of {r.settings['search_steps']} steps with the first seed"
-    first_only = f"Validation loss at each rate tried, in {runs}; each arm takes its lowest."
+    short = f"runs of {r.settings['search_steps']} steps with the first seed"
+    first_only = f"Validation loss at each rate tried, in {short}; each arm takes its lowest."
     finals = f"the best {r.settings['finalists']} rates of each arm were run with all {len(seeds)} seeds"
     return _lines(
         series,
         id="rates",
         title="How the learning rates were chosen",
-        read=f"Validation loss at each rate tried. By {runs} (dotted) {finals}; each arm takes the lowest mean (solid)."
+        read=f"Validation loss at each rate tried. By {short} (dotted) {finals}; each arm takes the lowest mean (solid)."
         if several
         else first_only,
         caveat="Arms whose curves are flat could as well have taken the neighbour."
@@ -165,7 +167,7 @@ def _by_layer(r: TrainResult, name: str) -> FigureSpec:
     for arm in r.arms:
         by_layer = r.last[r.last["arm"] == arm].groupby("layer")[name]
         spans = {layer: mean_interval(values) for layer, values in by_layer}
-        series.append(line(base_arm(arm).title, list(spans), list(spans.values())))
+        series.append(line(base_arm(arm).title, np.array(list(spans)), list(spans.values())))
     return _lines(
         series,
         id=name,
@@ -206,9 +208,9 @@ def _entropies(r: TrainResult) -> FigureSpec:
 def _learned(r: TrainResult) -> FigureSpec:
     rows = r.heads[r.heads["alpha"].notna()]
     series = []
-    for layer, of_layer in rows.groupby("layer"):
+    for _, of_layer in rows.groupby("layer"):
         by_step = {step: mean_interval(values) for step, values in of_layer.groupby("step")["alpha"]}
-        series.append(line(f"layer {int(layer) + 1}", list(by_step), list(by_step.values())))  # type: ignore[call-overload]
+        series.append(line(f"layer {of_layer['layer'].iloc[0] + 1}", np.array(list(by_step)), list(by_step.values())))
     return _lines(
         series,
         id="learned",

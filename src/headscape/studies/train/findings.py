@@ -42,7 +42,8 @@ def usable(r: TrainResult) -> Judgement:
 def _usable(r: TrainResult) -> Finding:
     verdict = usable(r)
     opening = verdict.opening(
-        "the networks use attention enough to be compared", "the networks are no better than a baseline without attention"
+        "the networks use attention enough to be compared",
+        "the networks are no better than a baseline without attention",
     )
     beaten = ", ".join(f"{name} {value:.4g}" for name, value in r.baselines.items())
     own = mean_interval(r.scores("standard"))

@@ -163,9 +163,7 @@ class _Run:
         before = [list(each) for each in zip(*[m.chunk(plan.accumulate) for m in self.memory or []], strict=True)]
         after: list[list[Tensor]] = []
         total = 0.0
-        for i, (part, goal) in enumerate(
-            zip(x.chunk(plan.accumulate), wanted.chunk(plan.accumulate), strict=True)
-        ):
+        for i, (part, goal) in enumerate(zip(x.chunk(plan.accumulate), wanted.chunk(plan.accumulate), strict=True)):
             with self._autocast():
                 out = self.network(part, before[i] if before else None)
                 loss = _loss(out.logits, goal, plan.label_smoothing) * (len(part) / len(x))

@@ -11,8 +11,8 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from headscape.attention.taps import AttentionCall, Tap
 from headscape.attention.tapping import tapped
+from headscape.attention.taps import AttentionCall, Tap
 from headscape.collapse.residual import effective_rank, relative_residual
 from headscape.collapse.similarity import ALIKE, attention_entropy, histogram, token_similarities
 from headscape.hopfield.layer import HopfieldAttention
@@ -71,8 +71,8 @@ def lesioned(network: Transformer, how: Lesion) -> Iterator[None]:
 
 def learned_alphas(network: nn.Module) -> list[list[float]]:
     """The a' of every layer and head, where they are learned."""
-    layers = [m for m in network.modules() if isinstance(m, HopfieldAttention) and m.hidden_logit is not None]
-    return [torch.sigmoid(layer.hidden_logit.detach()).tolist() for layer in layers]
+    logits = [m.hidden_logit for m in network.modules() if isinstance(m, HopfieldAttention)]
+    return [torch.sigmoid(logit.detach()).tolist() for logit in logits if logit is not None]
 
 
 @torch.no_grad()

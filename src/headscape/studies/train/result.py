@@ -65,7 +65,7 @@ class TrainResult(Result):
         runs["chosen"] = runs["kept"] & (runs["rate"] == runs["arm"].map(best))
         for name, part in {"score": "test", "uniform": "uniform", "removed": "removed"}.items():
             column = f"{part}_{'accuracy' if images else 'loss'}"
-            runs[name] = scale * (runs[column] if column in runs else math.nan)
+            runs[name] = scale * runs.get(column, math.nan)
         found = [log for log, chosen in zip(logs, runs["chosen"], strict=True) if chosen and not log["diverged"]]
         curves = [log["trial"] | point for log in logs if log["trial"]["kept"] for point in log["curve"]]
         return cls(

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, replace
 from itertools import product
 from pathlib import Path
-from typing import Any, TypedDict, TypeVar, Unpack
+from typing import Any, TypeVar, Unpack
 
 from headscape.attention.models import device_of
 from headscape.errors import HeadscapeError, InputError
@@ -39,19 +39,6 @@ TEXT_EVALUATION = (16, 64)  # batches of 8 windows
 DEFAULT_ARMS = ("standard", "hidden", "skip", "both", "longer")
 
 
-class PlanOptions(TypedDict, total=False):
-    """How a network is trained, where not as its preset says: see `train`."""
-
-    steps: int | None
-    batch: int | None
-    evaluations: int
-    patience: int
-    accumulate: int
-    autocast: str
-    augment: str | None
-    device: str
-
-
 def train(
     name: str,
     out: str | Path,
@@ -69,7 +56,14 @@ def train(
     alpha: float | Sequence[float] = 0.5,
     alpha_hidden: float | Sequence[float] = 0.5,
     init: Init = "zero",
-    plan: PlanOptions | None = None,
+    steps: int | None = None,
+    batch: int | None = None,
+    evaluations: int = 10,
+    patience: int = 0,
+    accumulate: int = 1,
+    autocast: str = "",
+    augment: str | None = None,
+    device: str = "cpu",
     random_state: int = 0,
     **how: Unpack[How],
 ) -> TrainResult:
@@ -103,11 +97,17 @@ def train(
         Changes to the preset's network: layers, heads, dim, tokens, patch, ...
     alpha, alpha_hidden, init
         Of Modern Hopfield Attention; of several values every combination is an arm of its own.
-    plan
-        steps and batch (sequences or images in a step) instead of the preset's; evaluations (10), each of which keeps
-        weights and measures layers; patience (evaluations without a better validation loss before a run stops early; 0
-        never stops); accumulate (parts of a batch, one after the other); autocast (bfloat16 or float16); augment (of
-        images: none, light, paper); device.
+    steps, batch
+        Instead of the preset's; a batch is sequences or images in a step.
+    evaluations
+        Each keeps the weights and measures the layers.
+    patience
+        Evaluations without a better validation loss before a run stops early; 0 never stops.
+    accumulate, autocast, device
+        Parts of a batch that are run one after the other; number type of the forward pass (bfloat16, float16); cpu,
+        cuda, mps or auto.
+    augment
+        Changes to training images: none, light, paper; as the preset says by default.
     how
         jobs (runs at a time; the numbers do not depend on them), threads (within a run, 1 by default), engine, resume,
         progress, say: see `headscape.studies.work.how.How`.
@@ -127,13 +127,17 @@ def train(
     attention = _attentions(arms, alpha, alpha_hidden, init)
     chosen = preset(name)
     network = replace(chosen.network, **dict(sizes or {}))
-    made = _plan(chosen, network, **(plan or {}))
+    asked = {"steps": chosen.steps if steps is None else steps, "batch": chosen.batch if batch is None else batch}
+    asked |= {"evaluations": evaluations, "patience": patience, "accumulate": accumulate}
+    made = _plan(chosen, network, asked, autocast, chosen.augment if augment is None else augment, device)
     check_source(network, text, images)
     tried = tuple(dict.fromkeys(chosen.rates if rates is None else rates))
     if not tried or not all(0 < rate < 1 for rate in tried):
         raise InputError(f"learning rates must lie between 0 and 1, not {', '.join(map(str, tried)) or 'none'}")
     if search_steps is not None and search_steps < made.evaluations:
-        raise InputError(f"{search_steps} steps to choose a learning rate are too few for {made.evaluations} evaluations")
+        raise InputError(
+            f"{search_steps} steps to choose a learning rate are too few for {made.evaluations} evaluations"
+        )
     Transformer(replace(network, outputs=1, layers=1))  # sizes that do not fit are refused before anything is read
     data: Data = (
         image_data(images, network)
@@ -149,7 +153,9 @@ def train(
     }
     path = Path(out).absolute()
     with work.started(next(p for p in (path, *path.parents) if p.is_dir())):
-        run = Run.create(out, config={"kind": "train", "name": name, "network": asdict(made.network)}, inputs=data.about)
+        run = Run.create(
+            out, config={"kind": "train", "name": name, "network": asdict(made.network)}, inputs=data.about
+        )
         with study_folder(run, TrainResult.study, settings, {"data": data.about}, work) as folder:
             logs, best, baselines = _compared(folder, made, data, attention, settings, work)
             about = data.about | ({"bytes_a_token": data.bytes_a_token} if isinstance(data, TextData) else {})
@@ -167,7 +173,7 @@ def _attentions(
     visible, hidden = ([x] if isinstance(x, float | int) else list(x) for x in (alpha, alpha_hidden))
     if not visible or not hidden:
         raise InputError("give at least one alpha and one alpha_hidden")
-    found = {}
+    found: dict[str, Attention] = {}
     for name, a, b in product(arms, visible, hidden):
         made = arm(name, a, b, init)
         said = [f"a={a:g}"] if len(visible) > 1 and ARMS[name].scaled else []
@@ -177,49 +183,34 @@ def _attentions(
 
 
 def _plan(
-    chosen: Preset,
-    network: NetworkConfig,
-    steps: int | None = None,
-    batch: int | None = None,
-    evaluations: int = 10,
-    patience: int = 0,
-    accumulate: int = 1,
-    autocast: str = "",
-    augment: str | None = None,
-    device: str = "cpu",
+    chosen: Preset, network: NetworkConfig, counts: Mapping[str, int], autocast: str, augment: str, device: str
 ) -> Plan:
-    steps, batch = chosen.steps if steps is None else steps, chosen.batch if batch is None else batch
-    least = {"evaluations": (evaluations, 1), "patience": (patience, 0), "accumulate": (accumulate, 1)}
-    for count, (value, lowest) in least.items():
-        if value < lowest:
-            raise InputError(f"{count} must be at least {lowest}, not {value}")
-    if steps < evaluations or batch < 1:
-        raise InputError(f"{steps} steps with {evaluations} evaluations and a batch of {batch} is too little")
-    if batch % accumulate:
-        raise InputError(f"a batch of {batch} cannot be run in {accumulate} equal parts")
+    for name, value in counts.items():
+        if value < (0 if name == "patience" else 1):
+            raise InputError(f"{name} must be at least {0 if name == 'patience' else 1}, not {value}")
+    steps = counts["steps"]
+    if steps < counts["evaluations"]:
+        raise InputError(f"{steps} steps are too few for {counts['evaluations']} evaluations")
+    if counts["batch"] % counts["accumulate"]:
+        raise InputError(f"a batch of {counts['batch']} cannot be run in {counts['accumulate']} equal parts")
     if autocast and autocast not in AUTOCAST:
         raise InputError(f"autocast is one of {', '.join(AUTOCAST)}, not {autocast!r}")
-    augment = chosen.augment if augment is None else augment
     check_augment(augment)
     at_each, at_end = IMAGE_EVALUATION if network.kind == "vit" else TEXT_EVALUATION
     return Plan(
         network=network,
-        steps=steps,
-        batch=batch,
+        **counts,
         warmup=max(1, round(chosen.warmup * steps / chosen.steps)),
         weight_decay=chosen.weight_decay,
         floor=chosen.floor,
         warmup_rate=chosen.warmup_rate,
         cooldown=round(chosen.cooldown * steps / chosen.steps),
         label_smoothing=chosen.label_smoothing,
-        evaluations=evaluations,
-        patience=patience,
         eval_batches=at_each,
         test_batches=at_end,
         augment=augment,
-        accumulate=accumulate,
         autocast=autocast,
-        device=str(device_of(device)),
+        device=device_of(device),
     )
 
 
@@ -275,16 +266,16 @@ def _compared(
         return {a: found[a if a in free else "standard"] for a in attention}
 
     search: list[Log] = []
-    final = dict.fromkeys(attention, list(rates))
+    final = {a: list(rates) for a in attention}
     if searched:
         short = settings["search_steps"]
-        tries = [Trial(a, attention[a], rate, seeds[0], short, kept=False) for a in free for rate in rates]
-        search = trained(tries)
+        tries = [trial(a, rate, seeds[0]) for a in free for rate in rates]
+        search = trained(tries if short == plan.steps else [replace(t, steps=short, kept=False) for t in tries])
         final = as_standard({a: _ranked(search, a)[:kept] for a in free})
         work.say("learning rates: " + ", ".join(f"{a} {'/'.join(f'{r:g}' for r in final[a])}" for a in free))
     logs = trained([trial(a, rate, seed) for seed in seeds for a in attention for rate in final[a]])
     best = as_standard({a: _ranked(logs, a)[0] for a in free})
-    return search + logs, best, json.loads(file.read_text(encoding="utf-8"))
+    return [log for log in search if log not in logs] + logs, best, json.loads(file.read_text(encoding="utf-8"))
 
 
 def _ranked(logs: Sequence[Log], arm: str) -> list[float]:
