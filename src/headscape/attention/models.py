@@ -354,8 +354,9 @@ def wrap_module(
 
     A transformers model needs nothing more, also inside a wrapper of nnsight or TransformerLens. Of any other
     `torch.nn.Module`, its `MultiheadAttention` layers are found; otherwise `attention` names the submodules that compute
-    attention (their softmax must run over a tensor (batch, head, query, key)). Such a module is captured on a list of its own inputs: a tensor, or a tuple or dict of
-    arguments for each batch; `example` is one of them, needed before anything was captured.
+    attention (their softmax must run over a tensor (batch, head, query, key)). Such a module is captured on a list of
+    its own inputs: a tensor, or a tuple or dict of arguments for each batch; `example` is one of them, needed before
+    anything was captured.
     """
     module, tokenizer, attention = _underlying(module, tokenizer, attention)
     if hasattr(module, "config") and hasattr(module.config, "model_type"):
