@@ -127,18 +127,21 @@ def gather(results: Sequence[Result | Missing], heads: Sequence[HeadId] = ()) ->
 
 def _joined(columns: list[Column]) -> list[Column]:
     """Columns of one name that a study gives for one block after the other, as one."""
-    found: dict[tuple[str, str, bool], Column] = {}
+    found: list[Column] = []
     for column in columns:
-        key = (column.name, column.study.split("#")[0], column.is_number)
-        before = found.setdefault(key, replace(column, study=key[1]))
-        if before.values is column.values:
+        study = column.study.split("#")[0]
+        at = next((i for i, c in enumerate(found) if (c.name, c.study) == (column.name, study)), None)
+        before = None if at is None else found[at]
+        if at is None or before is None or before.is_number != column.is_number:
+            found.append(column)
             continue
-        if isinstance(column.values, np.ndarray) and isinstance(before.values, np.ndarray):
-            both: Any = np.where(np.isnan(before.values), column.values, before.values)
-        else:
-            both = [b if a is None else a for a, b in zip(before.values, column.values, strict=True)]
-        found[key] = replace(before, values=both)
-    return list(found.values())
+        pairs = list(zip(before.values, column.values, strict=True))
+        if any(not pd.isna(a) and not pd.isna(b) for a, b in pairs):  # of the same heads
+            found.append(column)
+            continue
+        both: Any = [b if pd.isna(a) else a for a, b in pairs]
+        found[at] = replace(before, values=np.array(both) if before.is_number else both)
+    return found
 
 
 def _section(result: Result) -> Section:
