@@ -140,8 +140,9 @@ def read_gguf(file: Path) -> tuple[Any, Any]:
     options: dict[str, Any] = {"gguf_file": file.name, "local_files_only": True, "trust_remote_code": False}
     with _reading(file):
         config = transformers.AutoConfig.from_pretrained(file.parent, **options)
+        build: Any = transformers.AutoModelForCausalLM.from_config
         with torch.device("meta"):
-            module = transformers.AutoModelForCausalLM.from_config(config, trust_remote_code=False)
+            module = build(config, trust_remote_code=False)
         return module, transformers.AutoTokenizer.from_pretrained(file.parent, **options)
 
 
@@ -160,4 +161,6 @@ def gguf_weights(reader: Any, module: Any) -> Iterator[tuple[str, Any]]:
         made = processor.process(weights=weights, name=tensor.name, tensor_key_mapping=names, parsed_parameters=parsed)
         if made.name in names:
             yield names[made.name], made.weights
-    yield from ((name, weights.numpy()) for name, weights in parsed["tensors"].items())  # experts that were put together
+    yield from (
+        (name, weights.numpy()) for name, weights in parsed["tensors"].items()
+    )  # experts that were put together

@@ -124,10 +124,14 @@ class Tracker:
 
 
 def repeated_tokens(model: Model, tokens: int, batches: int, seed: int = 0) -> list[dict[str, Any]]:
-    """Random token ids that are repeated once: the inputs that show induction heads."""
+    """Random token ids that come again after a while, another one in each batch: the inputs that show induction heads.
+
+    As the distance differs, a head that looks back by a fixed number of positions holds the role in one batch at most.
+    """
     size = getattr(model.config, "vocab_size", None)
     if size is None:
         raise InputError(f"{model.source} does not say how many tokens it knows: give the tracker inputs")
     rng = np.random.default_rng(seed)
-    half = [rng.integers(size, size=tokens // 2) for _ in range(batches)]
-    return [{"input_ids": torch.from_numpy(np.tile(ids, 2))[None]} for ids in half]
+    periods = np.linspace(tokens // 2, max(2, tokens // 4), batches).round().astype(int)
+    rows = [np.resize(rng.integers(size, size=period), tokens) for period in periods]
+    return [{"input_ids": torch.from_numpy(row)[None]} for row in rows]

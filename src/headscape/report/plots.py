@@ -141,7 +141,8 @@ def _frames(spec: FigureSpec) -> Plot:
         traces.append(trace | looks | {"hovertemplate": "%{text}<extra></extra>"})
         left, right = i / n_panel + 0.06 * (i > 0), (i + 1) / n_panel
         axes = {"domain": [left, right], "title": {"text": plotly_text(panel["name"])}, "range": _range(x)}
-        layout[f"xaxis{number}"] = axes | {"automargin": True}
+        whole = {"dtick": 1} if panel.get("grid") and np.ptp(x) <= 20 else {}
+        layout[f"xaxis{number}"] = axes | {"automargin": True} | whole
         upright = {"range": _range(y), "anchor": f"x{number}", "automargin": True}
         layout[f"yaxis{number}"] = upright | (
             {"title": {"text": "layer"}} if panel.get("grid") else {"title": {"text": ""}}

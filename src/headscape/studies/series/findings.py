@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import pandas as pd
 
 from headscape.intervals import mean_interval
 from headscape.results import Finding
@@ -35,7 +36,7 @@ def _birth(r: SeriesResult, role: str) -> Finding:
     rows = births[births["role"] == role].sort_values("score", ascending=False)
     scores = r.scores[:, list(r.role_names).index(role)].mean(axis=1)  # (n_step, n_head)
     chance = r.chance[list(r.role_names).index(role)]
-    control = "" if np.isnan(chance) else f" (attention spread at random: {chance:.2f})"
+    control = "" if np.isnan(chance) else f"; attention spread at random would score {chance:.2f}"
     if not len(rows):
         t, h = np.unravel_index(np.argmax(scores), scores.shape)
         best = f"{r.heads['layer'][h]}.{r.heads['head'][h]} with {scores[t, h]:.2f} at step {r.steps[t]}"
@@ -45,12 +46,12 @@ def _birth(r: SeriesResult, role: str) -> Finding:
     )
     more = f" and {len(rows) - NAMED} more" if len(rows) > NAMED else ""
     many = "1 head holds" if len(rows) == 1 else f"{len(rows)} heads hold"
-    text = f"{many} the role '{role}' at the end: {listed}{more}. The score is the share of attention that {ROLES[role]}{control}."
-    return Finding(text.replace("that attends", "that goes"), f"scores-{role}")
+    text = f"{many} the role '{role}' at the end: {listed}{more}. Such a head {ROLES[role]}{control}."
+    return Finding(text, f"scores-{role}")
 
 
-def _when(after: object, by: object) -> str:
-    return "from the first step seen" if after != after or after is None else f"since steps {after} to {by}"
+def _when(after: Any, by: Any) -> str:
+    return "from the first step seen" if pd.isna(after) else f"since steps {after} to {by}"
 
 
 def _settled(r: SeriesResult) -> Finding:
@@ -69,9 +70,9 @@ def _settled(r: SeriesResult) -> Finding:
 def _moving(r: SeriesResult) -> Finding:
     """Whether the scores still change by more, at the end, than they differ between two inputs."""
     last, noise = mean_interval(r.change[-1]), mean_interval(r.noise[-1])
-    verdict = judge(last, above=noise, control="one checkpoint on other input")
+    verdict = judge(last, below=noise, control="one checkpoint on other input")
     opening = verdict.opening(
-        "the heads still change at the end of the series", "the heads have settled by the end of the series"
+        "the heads have settled by the end of the series", "the heads still change at the end of the series"
     )
     most = int(np.argmax(r.moved.mean(axis=1)))
     text = (

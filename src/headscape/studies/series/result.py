@@ -52,7 +52,9 @@ class SeriesResult(Result):
 
     def to_frame(self) -> pd.DataFrame:
         """One row per head: its role at the end, since when it has it, how far it moved in all, its last scores."""
-        frame = self.heads.assign(role=list(self.named[-1]), since=pd.array(self.since(), dtype="Int64"), moved=self.moved.sum(axis=0))
+        frame = self.heads.assign(
+            role=list(self.named[-1]), since=pd.array(self.since(), dtype="Int64"), moved=self.moved.sum(axis=0)
+        )
         for name, scores in zip(self.role_names, self.scores[-1].mean(axis=1), strict=True):
             frame[name] = scores
         return frame
@@ -92,13 +94,12 @@ class SeriesResult(Result):
         """One row per checkpoint and head: every score, the entropies, the role and the place on the map."""
         frames = []
         for t, step in enumerate(self.steps):
-            frame = self.heads.assign(
-                role=list(self.named[t]), x=self.coordinates[t, :, 0], y=self.coordinates[t, :, 1]
-            )
             scores = dict(zip(self.role_names, self.scores[t].mean(axis=1), strict=True))
-            frames.append(frame.assign(**scores, **dict(zip(ENTROPIES, self.entropies[t], strict=True)), step=step))
-        frame = pd.concat(frames, ignore_index=True)
-        return frame[["step", *frame.columns.drop("step")]]
+            entropies = dict(zip(ENTROPIES, self.entropies[t], strict=True))
+            place = {"role": list(self.named[t]), "x": self.coordinates[t, :, 0], "y": self.coordinates[t, :, 1]}
+            where = {str(name): column for name, column in self.heads.items()}
+            frames.append(pd.DataFrame({"step": step, **where, **place, **scores, **entropies}))
+        return pd.concat(frames, ignore_index=True)
 
     def tables(self) -> dict[str, pd.DataFrame]:
         """Births of roles, one row per checkpoint, one per head, one per checkpoint and head."""
