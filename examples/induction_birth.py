@@ -28,10 +28,8 @@ def small_gpt(n_layer: int = 2, n_head: int = 4, width: int = 64) -> transformer
 
 def repeating(n: int) -> torch.Tensor:
     """Sequences of random tokens, each with a period of its own: only the tokens say where to look, no fixed distance."""
-    rows = []
-    for period in torch.randint(LENGTH // 4, LENGTH // 2 + 1, (n,)).tolist():
-        rows.append(torch.randint(VOCABULARY, (period,)).repeat(LENGTH // period + 1)[:LENGTH])
-    return torch.stack(rows)
+    periods = torch.randint(LENGTH // 4, LENGTH // 2 + 1, (n,)).tolist()
+    return torch.stack([torch.randint(VOCABULARY, (p,)).repeat(LENGTH // p + 1)[:LENGTH] for p in periods])
 
 
 def train(out: Path, steps: int, every: int, seed: int = 0) -> hs.Tracker:

@@ -144,16 +144,15 @@ def _frames(spec: FigureSpec) -> Plot:
         whole = {"dtick": 1} if panel.get("grid") and np.ptp(x) <= 20 else {}
         layout[f"xaxis{number}"] = axes | {"automargin": True} | whole
         upright = {"range": _range(y), "anchor": f"x{number}", "automargin": True}
-        layout[f"yaxis{number}"] = upright | (
-            {"title": {"text": "layer"}} if panel.get("grid") else {"title": {"text": ""}}
-        )
+        whole = {"dtick": 1} if panel.get("grid") and np.ptp(y) <= 12 else {}
+        layout[f"yaxis{number}"] = upright | {"title": {"text": "layer" if panel.get("grid") else ""}} | whole
     shown = list(range(len(kinds), len(traces)))
     steps = []
     for f, name in enumerate(data["frames"]):
         change = {"x": [x[f] for x, _ in places], "y": [y[f] for _, y in places], "text": [texts[f]] * n_panel}
         change |= {"marker.color": [colours[f]] * n_panel, "marker.symbol": [symbols[f]] * n_panel}
         steps.append({"label": plotly_text(name), "method": "restyle", "args": [change, shown]})
-    slider = {"active": 0, "steps": steps, "pad": {"t": 44}, "currentvalue": {"prefix": ""}, "tickcolor": "@muted"}
+    slider = {"active": 0, "steps": steps, "pad": {"t": 44, "r": 28, "l": 8}, "currentvalue": {"prefix": ""}, "tickcolor": "@muted"}
     return traces, layout | {"sliders": [slider]}
 
 

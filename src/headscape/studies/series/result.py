@@ -20,6 +20,8 @@ ENTROPIES = ("l1_rel", "shannon")
 """Entropies that do not depend on units; in the trees of the last checkpoint, so that they can be compared."""
 MOST = 0.5
 """Share of the batches in which a head must hold a role."""
+SHOWN = 11
+"""Checkpoints in the table that the command prints."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -111,8 +113,11 @@ class SeriesResult(Result):
         }
 
     def summary(self) -> list[tuple[str, pd.DataFrame]]:
-        """The checkpoints."""
-        return [("Heads that hold a role, by step; moved and change are since the step before", self.steps_table())]
+        """A few of the checkpoints, with the roles that some head holds at one of them."""
+        table = self.steps_table()
+        shown = table.iloc[np.unique(np.linspace(0, len(table) - 1, SHOWN).round().astype(int))]
+        roles = [role for role in self.role_names if table[role].any()]
+        return [("Heads that hold a role, by step", shown[["step", *roles, "change", "noise"]])]
 
     def figures(self) -> list[FigureSpec]:
         """The slider, scores over training, births, and how far the network moves."""
