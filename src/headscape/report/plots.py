@@ -152,7 +152,13 @@ def _frames(spec: FigureSpec) -> Plot:
         change = {"x": [x[f] for x, _ in places], "y": [y[f] for _, y in places], "text": [texts[f]] * n_panel}
         change |= {"marker.color": [colours[f]] * n_panel, "marker.symbol": [symbols[f]] * n_panel}
         steps.append({"label": plotly_text(name), "method": "restyle", "args": [change, shown]})
-    slider = {"active": 0, "steps": steps, "pad": {"t": 44, "r": 28, "l": 8}, "currentvalue": {"prefix": ""}, "tickcolor": "@muted"}
+    slider = {
+        "active": 0,
+        "steps": steps,
+        "pad": {"t": 44, "r": 28, "l": 8},
+        "currentvalue": {"prefix": ""},
+        "tickcolor": "@muted",
+    }
     return traces, layout | {"sliders": [slider]}
 
 
