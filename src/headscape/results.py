@@ -28,6 +28,7 @@ FigureKind = Literal[
     "heatmap",  # values (n_row, n_column); rows?, columns?; centre? for a diverging palette
     "violins",  # groups: list of {name, values, side?}
     "maps",  # panels: list of {name, values (n_query, n_key), query_tokens, key_tokens, high? (of a shared scale)}
+    "frames",  # frames (names), panels: list of {name, x, y ((n,) or (n_frame, n)), grid?}, names, group (n_frame, n)
     "table",  # columns: list of str; rows: list of list
 ]
 
