@@ -9,13 +9,15 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from headscape.attention import bundled
 from headscape.attention.deci import read_deci
-from headscape.attention.loading import mark_ragged, quiet, read_gguf
-from headscape.attention.ragged import LayerPlan, write_plans
+from headscape.attention.loading import gguf_weights, mark_ragged, quiet, read_gguf
+from headscape.attention.ragged import write_plans
 from headscape.errors import InputError
 from headscape.fingerprints import file_hash, joint_hash
-from headscape.storage import write_json
+from headscape.storage import ArrayWriter, write_json
 
 __all__ = ["converted", "fields_of"]
 
@@ -34,27 +36,27 @@ def converted(file: Path, say: Callable[[str], None]) -> Path:
             return target
         shutil.rmtree(target)
     say(f"converting {file.name} once to safetensors (about 20 s)")
+    import gguf
+
     target.parent.mkdir(parents=True, exist_ok=True)
     said = fields_of(file)
     with quiet(), tempfile.TemporaryDirectory(dir=target.parent) as scratch:
-        plans: tuple[LayerPlan, ...] = ()
+        made = Path(scratch) / "model"
+        made.mkdir()
         if said.get("general.architecture") == "deci":
             module, tokenizer, plans = read_deci(file, said, Path(scratch))
+            module.save_pretrained(made)
+            if plans:
+                write_plans(made, plans)
+                mark_ragged(made)
         else:
             module, tokenizer = read_gguf(file)
-        for holder, entry in (
-            (module.config, "quantization_config"),
-            (module, "hf_quantizer"),
-            (module, "quantization_method"),
-            (module, "is_quantized"),
-        ):
-            if hasattr(holder, entry):
-                delattr(holder, entry)
-        made = Path(scratch) / "model"
-        module.save_pretrained(made)
-        if plans:
-            write_plans(made, plans)
-            mark_ragged(made)
+            with ArrayWriter(made / "model.safetensors", len(module.state_dict()), {"format": "pt"}) as writer:
+                for name, weights in gguf_weights(gguf.GGUFReader(file), module):
+                    writer.add(name, weights.astype(np.float32, copy=False))
+            module.config.architectures, module.config.dtype = [type(module).__name__], "float32"
+            module.config.save_pretrained(made)
+            module.generation_config.save_pretrained(made)
         if tokenizer is not None:
             tokenizer.save_pretrained(made)
         bos = said.get("tokenizer.ggml.bos_token_id")

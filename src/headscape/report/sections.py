@@ -17,7 +17,7 @@ from headscape.tensor import HeadId
 __all__ = ["PANEL", "caption", "section_html", "table"]
 
 PANEL = '<aside id="panel" class="panel" aria-label="Selected head" tabindex="-1"></aside>'
-WIDTHS = {"head_map": "wide", "head_matrix": "half", "head_grid": "half", "head_tree": "wide"}
+WIDTHS = {"head_map": "wide", "head_matrix": "half", "head_grid": "half", "head_tree": "wide", "frames": "wide"}
 MAX_ROWS = 500  # of a table on the page; the run directory has all of them
 WIDTH, HEIGHT, MARGIN = 700, 460, 24  # of the still
 
@@ -48,10 +48,12 @@ def _card(section: Section, spec: FigureSpec, pictures: Mapping[str, Any], scene
     place = section.anchor(spec.id)
     kind, width = "table-card" if spec.kind == "table" else spec.kind, WIDTHS.get(spec.kind, "")
     paper = f'<span class="paper">{escape(spec.paper)} of the paper</span>' if spec.paper else ""
-    inner = _inner(section, spec, pictures.get(place, {}), scene)
+    drawn = pictures.get(place, {})
+    inner = _inner(section, spec, drawn, scene)
+    note = f'<p class="note">{escape(drawn["note"])}</p>' if "note" in drawn else ""
     return (
         f'<figure class="card {kind} {width}" id="{place}"><div class="card-head"><h3>{escape(spec.title)}</h3>'
-        f'{paper}<div class="tools"></div></div>{inner}<figcaption>{caption(spec)}</figcaption></figure>'
+        f'{paper}<div class="tools"></div></div>{inner}<figcaption>{caption(spec)}{note}</figcaption></figure>'
     )
 
 
