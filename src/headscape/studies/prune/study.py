@@ -308,6 +308,7 @@ def _run(evaluations: Evaluations, request: _Request, given: Mapping[str, FloatA
     live, auto = evaluations.live, request.compensation == "auto"
     compensations = list(COMPENSATIONS) if auto and request.study else ["linear" if auto else request.compensation]
     named = [request.criterion] if isinstance(request.criterion, str) and request.criterion != "auto" else []
+    evaluations.make("measuring the intact model", "choose", [])
     evaluations.calibrate()
     wanted = [*request.criteria, *named] if request.study or not (named or given) else named
     ranking = rank(evaluations, list(dict.fromkeys(wanted)), given)
