@@ -50,6 +50,10 @@ class Interval:
         low, high = sorted((factor * self.low, factor * self.high)) if self.known else (NAN, NAN)
         return Interval(factor * self.value, low, high, self.n, self.why)
 
+    def columns(self, name: str) -> dict[str, float]:
+        """As columns of a table: NAME, NAME_low, NAME_high, NAME_n."""
+        return {name: self.value, f"{name}_low": self.low, f"{name}_high": self.high, f"{name}_n": self.n}
+
 
 def exactly(value: float) -> Interval:
     """A number that is known, not estimated: a constant, a bound, a count."""
@@ -127,7 +131,7 @@ def jackknife(statistic: Callable[[npt.NDArray[np.intp]], float], n: int) -> Int
 
 def _reach(x: npt.NDArray[np.float64]) -> float:
     """How far Student's interval of a mean reaches to each side."""
-    return float(t.ppf((1 + LEVEL) / 2, len(x) - 1)) * float(x.std(ddof=1)) / len(x) ** 0.5
+    return float(t.ppf((1 + LEVEL) / 2, len(x) - 1) * x.std(ddof=1) / np.sqrt(len(x)))
 
 
 def _about(value: float, x: npt.NDArray[np.float64]) -> Interval:

@@ -9,7 +9,19 @@ import typer
 
 from headscape.cli import options as o
 from headscape.cli.runs import capture_to, default_run, source_of
-from headscape.cli.shared import app, finish, load, loader, one_of, open_page, print_json, print_table, sayer, working
+from headscape.cli.shared import (
+    app,
+    finish,
+    listed,
+    load,
+    loader,
+    one_of,
+    open_page,
+    print_json,
+    print_table,
+    sayer,
+    working,
+)
 
 if TYPE_CHECKING:
     from headscape.geometry.questionnaire import Questionnaire
@@ -20,6 +32,7 @@ def organize(
     run: o.Run,
     block: o.Block = None,
     kind: Annotated[str | None, typer.Option(help="probs or scores; probs where both were kept.")] = None,
+    heads: o.Drawn = None,
     paper: o.Paper = False,
     iterations: o.Iterations = None,
     random_weights: o.RandomWeights = False,
@@ -74,6 +87,8 @@ def organize(
             model=use_model,
             control=random_weights,
             loader=loader(device, online, quiet),
+            n_basis=400 if paper else None,
+            heads=listed(heads) or (),
             random_state=seed,
             **options,
             **how,
@@ -127,6 +142,7 @@ def analyze(
     tokens: o.Tokens = 256,
     batches: o.Batches = 10,
     pool: o.Pool = None,
+    heads: o.Drawn = None,
     random_weights: o.RandomWeights = False,
     jobs: o.Jobs = 1,
     engine: o.Engine = "local",
@@ -149,7 +165,8 @@ def analyze(
         from headscape.studies.organize import organize as run_organize
 
         own = loader(device, online, quiet, weights)
-        result = run_organize(target, model=loaded, control=random_weights, loader=own, random_state=seed, **how)
+        options: dict[str, Any] = {"control": random_weights, "loader": own, "heads": listed(heads) or ()}
+        result = run_organize(target, model=loaded, random_state=seed, **options, **how)
     finish(result, as_json=False)
     _report(target, None, "png", show, quiet)
 
