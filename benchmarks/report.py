@@ -1,8 +1,9 @@
 """Time, memory and size of a report, and how soon a browser shows it.
 
-    python benchmarks/report.py [RUN] [--repeats 3]
+    python benchmarks/report.py [RUN] [--repeats 3] [--heads 5000]
 
 RUN is a run directory with finished studies; without one, SmolLM2 reads ten windows of 256 tokens of the sample prose
+(with --heads, so many heads of random attention over 64 tokens, in one batch)
 and a stand-in takes the place of the studies (the report draws, it does not compute). Each build runs in a process of
 its own, so that its peak memory is its own. Baseline: read all batches of the capture once, and write two of them as
 they are. The browser is Chromium without a graphics card; `still` is the first paint, with the head map as a still;
@@ -59,7 +60,8 @@ def stand_in(run: Run) -> StandIn:
 
     capture = open_capture(run)
     X = capture.tensor(0)
-    small = X.values.reshape(64, 4, 64, 4, -1).mean(axis=(1, 3)).reshape(64 * 64, -1).T
+    side = X.shape[0] // 16
+    small = X.values.reshape(16, side, 16, side, -1).mean(axis=(1, 3)).reshape(16 * 16, -1).T
     distance = squareform(pdist(small, "cityblock"))
     affinity = np.exp(-distance / np.median(distance))
     values, vectors = np.linalg.eigh(affinity)
@@ -109,7 +111,7 @@ def build(path: Path, way: str, out: Path) -> dict[str, float]:
         capture = open_capture(run)
         arrays = [
             np.concatenate([capture.batch(i).read(name) for name in capture.batch(i).names if "probs" in name])
-            for i in range(2)
+            for i in range(min(2, len(capture)))
         ]
         np.savez(out, *arrays)
         for i in range(2, len(capture)):
@@ -148,8 +150,20 @@ def capture_ten(folder: Path) -> Path:
     return folder
 
 
+def random_heads(folder: Path, n: int) -> Path:
+    import headscape as hs
+
+    X = np.random.default_rng(0).gamma(0.3, size=(n // 50, 50, 64, 64)).astype(np.float32) * np.tri(
+        64, dtype=np.float32
+    )
+    np.save(folder.with_suffix(".npy"), X / X.sum(axis=-1, keepdims=True))
+    hs.import_array(folder.with_suffix(".npy"), folder, layout="layer,head,query,key")
+    return folder
+
+
 def main() -> None:
     parser = argparse.ArgumentParser()
+    parser.add_argument("--heads", type=int, default=0)
     parser.add_argument("run", nargs="?", type=Path)
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--way", choices=("report", "baseline"))
@@ -159,7 +173,8 @@ def main() -> None:
         print(json.dumps(build(options.run, options.way, options.out)))
         return
     with tempfile.TemporaryDirectory() as scratch:
-        run = options.run or capture_ten(Path(scratch) / "run")
+        place = Path(scratch) / "run"
+        run = options.run or (random_heads(place, options.heads) if options.heads else capture_ten(place))
         measured: dict[str, list[dict[str, float]]] = {"report": [], "baseline": []}
         shown = []
         for _ in range(options.repeats):

@@ -60,7 +60,7 @@ class Claim:
         >>> claim("organize.learnt").opening(Judgement("cannot tell", "one draw"))
         'It cannot be told whether training made this structure'
         """
-        return judgement.opening(self.holds.format(**names), self.fails.format(**names))
+        return judgement.opening(self.holds, self.fails).format(**names)
 
 
 @cache

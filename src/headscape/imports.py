@@ -223,8 +223,9 @@ def _read(path: Path, name: str | None) -> Array | list[Array]:
     ending = path.suffix.lower()
     if ending in (".pt", ".pth", ".bin", ".pkl"):
         raise InputError(
-            f"{path} is a pickle, which can run code when read; in the program that wrote it, convert it with "
-            f"safetensors.torch.save_file({{'0': layer0, '1': layer1}}, '{path.stem}.safetensors')"
+            f"{path} is a pickle, which can run code when read; convert it, if it holds one tensor per layer: python -c "
+            f'"import torch, safetensors.torch as s; s.save_file({{str(i): a.contiguous() for i, a in '
+            f"enumerate(torch.load('{path}', weights_only=True))}}, '{path.with_suffix('.safetensors')}')\""
         )
     try:
         if ending == ".npy":

@@ -327,11 +327,14 @@ def test_a_killed_capture_resumes_and_gives_the_same_bytes(tmp_path, kills):
         assert (whole / "attention" / name).read_bytes() == (broken / "attention" / name).read_bytes()
 
 
-def test_options_that_make_no_sense():
+def test_options_that_make_no_sense(tmp_path):
     network = make("gpt2")
+    (tmp_path / "book.txt").write_text("the quick brown fox jumps over the lazy dog")
+    model = hs.wrap_module(network, tokenizer=Letters())
+    for tokens, message in ((65, "takes at most 64"), (60, "longest text has 43 tokens, a window needs 60")):
+        with pytest.raises(hs.InputError, match=message):
+            hs.capture(model, tmp_path / "book.txt", tokens=tokens)
     for options, message in [
-        ({"tokens": 65}, "takes at most 64"),
-        ({"tokens": 60}, "longest text has 43 tokens, a window needs 60"),
         ({"batches": 99}, "gives 3 windows of 12 tokens, 99 batches"),
         ({"keep": ("maps",)}, "keep is a selection of"),
         ({"dtype": "int8"}, "storage dtype"),

@@ -5,7 +5,7 @@ from hypothesis import strategies as st
 from PIL import Image
 
 import headscape as hs
-from headscape.attention.inputs import ImagePreparation, cut_windows, read_images, read_texts
+from headscape.attention.inputs import ImagePreparation, Prompts, cut_windows, read_images, read_texts
 from tiny import Letters
 
 
@@ -76,7 +76,7 @@ def test_texts_that_cannot_be_read(tmp_path):
     (tmp_path / "folder").mkdir()
     for inputs, message in [
         (tmp_path / "nope.txt", "no file or folder"),
-        ("x" * 5000, "no file or folder"),
+        ("./" + "x" * 50, "no file or folder"),
         (tmp_path / "latin.txt", r"not UTF-8 text \(byte 3\)"),
         (tmp_path / "empty.txt", "the text is empty"),
         ([""], "the text is empty"),
@@ -85,6 +85,11 @@ def test_texts_that_cannot_be_read(tmp_path):
     ]:
         with pytest.raises(hs.InputError, match=message):
             read_texts(inputs)
+
+
+def test_a_string_that_names_no_file_is_a_prompt():
+    for text in ("x" * 5000, "and/or is no path", "A sentence."):
+        assert read_texts(text) == Prompts([text])
 
 
 GREY = ImagePreparation(4, 6, 1, (0.25,), (0.5,))

@@ -1,5 +1,7 @@
 """Runs of every size and sort give a page without an error in the console."""
 
+from dataclasses import replace
+
 import numpy as np
 import pandas as pd
 import pytest
@@ -43,6 +45,28 @@ def test_a_thousand_heads(tmp_path, visit):
     page.wait_for_selector("#panel[data-maps='decoder.39.0']")
     assert page.inner_text("#panel-title") == "Layer 39, head 0"
     check(page, 4)
+
+
+def test_many_heads_fit_the_budget_are_drawn_on_demand_and_the_page_says_what_it_left_out(tmp_path, visit):
+    """3,000 heads; benchmarks/report.py --heads 5000 measures more."""
+    run = make_run(tmp_path / "run", np.tile(attention(1, 1, 24, 1), (1, 50, 60, 1, 1)))
+    wide = FigureSpec(id="wide", title="Wide", kind="heatmap", data={"values": np.eye(3, 5000)}, read="Look.")
+    result = result_of(50, 60, 24, 1)
+    path = write_report(run, [replace(result, shown=[*result.shown, wide])])
+    assert path.stat().st_size < 25e6
+    page = visit(path, height=500)
+    assert page.query_selector(".head_tree svg.main-svg") is None  # not before it is seen
+    for kind in ("head_matrix", "head_tree", "head_grid", "heatmap"):
+        page.locator(f".{kind} .plot").scroll_into_view_if_needed()
+        page.wait_for_selector(f".{kind} .plot svg.main-svg")
+    check(page, 5)
+    assert "the 3,000 x 3,000 matrix is shown as" in page.inner_text(".head_matrix figcaption")
+    note = "the 3 x 5,000 matrix is shown as 3 x 500 means over equal blocks"
+    assert note in page.inner_text(".heatmap figcaption")
+    near = page.locator(".near button").first
+    text = near.inner_text()
+    near.click()
+    assert page.inner_text("#panel-title").lower() == text
 
 
 def test_images_show_where_a_head_looks(tmp_path, visit):

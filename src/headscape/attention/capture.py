@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -59,6 +59,7 @@ def capture(
     seed: int = 0,
     chat: bool = False,
     keep_short: bool = False,
+    tokenizer: Any = None,
     progress: Callable[[int, int], None] = lambda done, total: None,
     say: Callable[[str], None] = lambda _: None,
 ) -> Capture:
@@ -67,10 +68,13 @@ def capture(
     Parameters
     ----------
     model
-        From `load_model`, or a module (wrapped by `wrap_module`).
+        From `load_model`, or a module (wrapped by `wrap_module`), also inside a wrapper of TransformerLens or nnsight.
     inputs
-        Text models: a list of strings, a text file or a folder of them, cut into disjoint windows of `tokens` tokens.
-        Vision models: an array of images, an image file, a folder of them. Plain modules: a list of their arguments.
+        Text models: a sentence or a list of prompts, each kept at its own length if none is longer than `tokens`; a
+        text file, a folder of them or a list of longer texts, cut into disjoint windows of `tokens` tokens; token ids
+        (list, array, tensor, `BatchEncoding`), for which no tokenizer is needed. Any model: a dictionary of arguments,
+        as processors make them, or a list of such. Vision models: an array of images, an image file, a folder of them.
+        Plain modules: a list of their arguments.
     tokens, batches
         Length of a context, special tokens included, and how many of them; None takes all. Batch i is the i-th window
         of a seeded shuffle, so that asking for more batches later extends a run.
@@ -91,6 +95,8 @@ def capture(
         Put each window into the model's chat template.
     keep_short
         Keep texts shorter than a window at their own length. Nothing is ever padded.
+    tokenizer
+        Of a module that comes without one; it reads text and names the tokens of ids.
     progress, say
         Called with (finished, total), and with lines worth printing.
 
@@ -103,6 +109,10 @@ def capture(
         The logits under capture differ from the model's own by more than round-off.
     """
     request = Request(tokens, batches, tuple(keep), layers, heads, dtype, pool, windows, seed, chat, keep_short)
+    if tokenizer is not None:
+        model = (
+            replace(model, tokenizer=tokenizer) if isinstance(model, Model) else wrap_module(model, tokenizer=tokenizer)
+        )
     plan = _plan(model, inputs, out is not None, request)
     say(str(plan.needed))
     if out is None:
@@ -266,11 +276,12 @@ def recapture(model: Model, captured: Capture, keep: Sequence[str] = ("probs",),
     A pooled capture is pooled again, on the same grid.
     """
     Request(1, None, tuple(keep), dtype=dtype).check()
+    samples = replayed(model, captured)
     chosen = _choose(model, None, None)
     pool = captured.pool
     tap = CaptureTap(model.module, chosen, keep, dtype, pool)
     held = []
-    for sample in replayed(model, captured):
+    for sample in samples:
         memory = Memory()
         _run_sample(model, sample, tap, memory)
         held.append(Batch(_info(sample, chosen, keep, pool), list(memory.arrays), memory.arrays.__getitem__))
@@ -296,15 +307,19 @@ def _choose(model: Model, layers: Any, heads: Any) -> dict[str, tuple[Site, list
 
 
 def _n_tokens(model: Model, sample: Sample, tokens: int) -> int:
-    if model.images is not None:
+    """Of queries and keys, about; frames of audio count as tokens."""
+    if model.images is not None and sample.tokens:
         return len(next(iter(sample.tokens.values()))[0])
-    ids = sample.stored.get("input_ids")
-    return len(ids) if ids is not None else tokens
+    ids, frames = sample.stored.get("input_ids"), sample.stored.get("argument/input_features")
+    if ids is None and frames is None:
+        return tokens
+    return max(len(ids) if ids is not None else 1, frames.shape[-1] if frames is not None else 1)
 
 
 def _short(model: Model, sample: Sample) -> Any:
     """The first tokens of a real input, enough for the parity check."""
-    if model.task == "module" or model.images is not None:
+    ids_only = isinstance(sample.arguments, dict) and not set(sample.arguments) - {"input_ids", "decoder_input_ids"}
+    if model.task == "module" or not ids_only:
         return sample.arguments
     return {name: ids[:, :PARITY_TOKENS] for name, ids in sample.arguments.items()}
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib.resources import files
@@ -18,6 +19,7 @@ from headscape.errors import InputError
 __all__ = [
     "ImagePreparation",
     "Images",
+    "Prompts",
     "Windows",
     "chosen_of",
     "cut_windows",
@@ -25,6 +27,7 @@ __all__ = [
     "read_texts",
     "sample_images",
     "sample_text",
+    "whole_texts",
 ]
 
 TEXT_ENDINGS = (".txt", ".md", ".text")
@@ -51,35 +54,54 @@ def _files_of(folder: Path, endings: tuple[str, ...], what: str) -> list[Path]:
     return found
 
 
-def read_texts(inputs: str | Path | Sequence[str]) -> list[str]:
-    """Texts from a list of strings, one text file, or a folder of text files.
+class Prompts(list[str]):
+    """Texts that are each shown whole, at their own length."""
 
-    A single string is a path when such a file or folder exists; any other text goes in a list: ["my text"].
+
+def _path_of(text: str | Path) -> Path | None:
+    """The file or folder that a string names, None for a text; a missing one is an `InputError`."""
+    path = Path(text)
+    try:
+        if path.exists():
+            return path
+    except (OSError, ValueError):  # too long to be a file name, or with a zero byte
+        return None
+    shown = str(text)
+    like_a_path = shown.startswith(("/", "./", "../", "~")) or ("/" in shown and not re.search(r"\s", shown))
+    if isinstance(text, Path) or like_a_path or path.suffix.lower() in (*TEXT_ENDINGS, *IMAGE_ENDINGS, ".npz"):
+        shown = shown if len(shown) <= 80 else shown[:77] + "..."
+        raise InputError(f"no file or folder {shown!r}; give a path that exists, or the text itself in a list: [text]")
+    return None
+
+
+def read_texts(inputs: str | Path | Sequence[str]) -> list[str]:
+    """Texts from a sentence, a list of strings, one text file, or a folder of text files.
+
+    A single string is a path when such a file or folder exists, and is refused when it looks like one (a separator, a
+    known ending) and does not; any other is a prompt.
     """
     if isinstance(inputs, (str, Path)):
-        path = Path(inputs)
-        try:
-            exists = path.exists()
-        except OSError:  # a text too long to be a file name
-            exists = False
-        if not exists:
-            shown = str(inputs) if len(str(inputs)) <= 80 else str(inputs)[:77] + "..."
-            raise InputError(f"no file or folder {shown!r}; give a path, or the text itself in a list: [text]")
-        paths = [path] if path.is_file() else _files_of(path, TEXT_ENDINGS, "text files")
-        texts = []
-        for p in paths:
-            try:
-                texts.append(p.read_text(encoding="utf-8"))
-            except UnicodeDecodeError as error:
-                raise InputError(f"{p} is not UTF-8 text (byte {error.start}); convert it first") from None
+        path = _path_of(inputs)
+        if path is None:
+            texts: list[str] = Prompts([str(inputs)])
+        else:
+            paths = [path] if path.is_file() else _files_of(path, TEXT_ENDINGS, "text files")
+            texts = [_read_text(p) for p in paths]
     else:
-        texts = list(inputs)
+        texts = inputs if isinstance(inputs, Prompts) else list(inputs)
         for i, text in enumerate(texts):
             if not isinstance(text, str):
                 raise InputError(f"text {i} is a {type(text).__name__}, not a string")
     if not any(text.strip() for text in texts):
         raise InputError("the text is empty")
     return texts
+
+
+def _read_text(path: Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8")
+    except UnicodeDecodeError as error:
+        raise InputError(f"{path} is not UTF-8 text (byte {error.start}); convert it first") from None
 
 
 @dataclass(frozen=True)
@@ -157,6 +179,24 @@ def cut_windows(
     whole = [np.array([*before, *ids, *after], dtype=np.int64) for _, _, ids in rows]
     content = hashlib.sha256(b"".join(np.array(ids, dtype=np.int64).tobytes() for _, _, ids in cut)).hexdigest()
     return Windows(whole, [(number, start) for number, start, _ in rows], len(cut), content)
+
+
+def whole_texts(
+    texts: Sequence[str], tokenizer: Any, tokens: int, *, chat: bool = False, prefix: Sequence[int] = ()
+) -> Windows | None:
+    """Every text whole, at its own length; None if one has more than `tokens` tokens, refused if these are `Prompts`."""
+    before, after = _frame(tokenizer, chat, prefix)
+    ids = [[*before, *tokenizer.encode(t, add_special_tokens=False, verbose=False), *after] for t in texts]
+    for i, (text, found) in enumerate(zip(texts, ids, strict=True)):
+        if len(found) > tokens:
+            if not isinstance(texts, Prompts):
+                return None
+            raise InputError(f"prompt {i + 1} has {len(found)} tokens, more than {tokens}; raise tokens or shorten it")
+        if not text.strip():
+            raise InputError(f"prompt {i + 1} is empty")
+    arrays = [np.array(found, dtype=np.int64) for found in ids]
+    content = hashlib.sha256(b"".join(len(a).to_bytes(8, "big") + a.tobytes() for a in arrays)).hexdigest()
+    return Windows(arrays, [(i, 0) for i in range(len(arrays))], len(arrays), content)
 
 
 def chosen_of(n: int, batches: int | None, seed: int) -> npt.NDArray[np.intp]:

@@ -334,7 +334,7 @@ def _describe(module: Any, tokenizer: Any, *, folder: Path | None, **known: Any)
     limit = _first(config, "max_position_embeddings", "n_positions", "max_seq_len")
     if limit is not None and getattr(config, "model_type", "") in ("roberta", "mpnet", "xlm-roberta", "camembert"):
         limit -= 2  # their positions start behind the padding index
-    alibi = getattr(config, "alibi", False) or getattr(config, "model_type", "") in ("bloom", "mpt")
+    alibi = getattr(config, "alibi", False) or getattr(config, "model_type", "") == "bloom"
     return Model(
         module=module,
         tokenizer=tokenizer,
@@ -358,11 +358,13 @@ def wrap_module(
 ) -> Model:
     """Make a `Model` of a module that is already in memory.
 
-    A transformers model needs nothing more. Of any other `torch.nn.Module`, its `MultiheadAttention` layers are found;
-    otherwise `attention` names the submodules that compute attention (their softmax must run over a tensor
-    (batch, head, query, key)). Such a module is captured on a list of its own inputs: a tensor, or a tuple or dict of
-    arguments for each batch; `example` is one of them, needed before anything was captured.
+    A transformers model needs nothing more, also inside a wrapper of nnsight or TransformerLens. Of any other
+    `torch.nn.Module`, its `MultiheadAttention` layers are found; otherwise `attention` names the submodules that compute
+    attention (their softmax must run over a tensor (batch, head, query, key)). Such a module is captured on a list of
+    its own inputs: a tensor, or a tuple or dict of arguments for each batch; `example` is one of them, needed before
+    anything was captured.
     """
+    module, tokenizer, attention = _underlying(module, tokenizer, attention)
     if hasattr(module, "config") and hasattr(module.config, "model_type"):
         parameter = next(module.parameters())
         return _describe(
@@ -393,3 +395,23 @@ def wrap_module(
         attention=None if attention is None else tuple(attention),
         example=example,
     )
+
+
+def _underlying(module: Any, tokenizer: Any, attention: Sequence[str] | None) -> tuple[Any, Any, Sequence[str] | None]:
+    """The network inside a wrapper, with the wrapper's tokenizer.
+
+    nnsight keeps it as `_model`, TransformerLens' bridge as `original_model`; a HookedTransformer is a network of its
+    own, whose attention is computed in blocks.N.attn.
+    """
+    import torch
+
+    for name in ("_model", "original_model"):
+        inner = getattr(module, name, None)
+        if isinstance(inner, torch.nn.Module):
+            return inner, tokenizer or getattr(module, "tokenizer", None), attention
+    if not isinstance(module, torch.nn.Module):
+        raise InputError(f"a model is a torch module or wraps one, not a {type(module).__name__}")
+    if attention is None and hasattr(module, "cfg") and hasattr(module, "blocks"):
+        found = [f"blocks.{i}.attn" for i, block in enumerate(module.blocks) if hasattr(block, "attn")]  # type: ignore[arg-type]
+        return module, tokenizer or getattr(module, "tokenizer", None), found or None
+    return module, tokenizer, attention

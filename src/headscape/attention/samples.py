@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
-import numpy as np
 import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from headscape.attention.inputs import chosen_of, cut_windows, read_images, read_texts
+from headscape.attention.given import arguments_of, with_decoder
+from headscape.attention.inputs import Prompts, chosen_of, cut_windows, read_images, read_texts, whole_texts
 from headscape.attention.models import Model
 from headscape.captures import Capture
 from headscape.errors import InputError
@@ -45,16 +46,31 @@ def samples_of(
     chat: bool = False,
     keep_short: bool = False,
 ) -> tuple[list[Sample], dict[str, Any]]:
-    """Choose `batches` samples of the inputs (None: all), the beginning of a seeded shuffle; and the facts to record."""
-    if model.task == "module":
+    """Choose `batches` samples of the inputs (None: all), the beginning of a seeded shuffle; and the facts to record.
+
+    Token ids and the inputs a processor made are taken as they are, in their order.
+    """
+    given = arguments_of(inputs) if model.images is None or isinstance(inputs, Mapping) else None
+    if given is not None and not (model.task == "module" and not isinstance(inputs, Mapping)):
+        return _given_samples(model, given, batches)
+    if model.task == "module" and (model.tokenizer is None or not _is_text(inputs)):
         return _module_samples(inputs, batches)
     if model.images is not None:
         return _image_samples(model, inputs, batches, seed)
     return _text_samples(model, inputs, tokens, batches, seed, chat, keep_short)
 
 
+def _is_text(inputs: Any) -> bool:
+    return isinstance(inputs, (str, Path)) or (isinstance(inputs, Sequence) and all(isinstance(x, str) for x in inputs))
+
+
 def _token_strings(tokenizer: Any, ids: Sequence[int]) -> list[str]:
-    """Tokens as a reader would see them; pieces of a multi-byte character keep the tokenizer's own spelling."""
+    """Tokens as a reader would see them; pieces of a multi-byte character keep the tokenizer's own spelling.
+
+    Without a tokenizer, the ids themselves.
+    """
+    if tokenizer is None:
+        return [str(i) for i in ids]
     shown = [str(tokenizer.decode([i], clean_up_tokenization_spaces=False)) for i in ids]
     if any("\ufffd" in s for s in shown):
         raw = tokenizer.convert_ids_to_tokens(list(ids))
@@ -66,26 +82,85 @@ def _text_samples(
     model: Model, inputs: Any, tokens: int, batches: int | None, seed: int, chat: bool, keep_short: bool
 ) -> tuple[list[Sample], dict[str, Any]]:
     if model.tokenizer is None:
-        raise InputError(f"{model.source} has no tokenizer; it cannot read text")
-    if model.max_tokens is not None and tokens > model.max_tokens:
-        raise InputError(f"{tokens} tokens asked, {model.source} takes at most {model.max_tokens}")
+        raise InputError(
+            f"{model.source} has no tokenizer; it cannot read text. Give it one, capture(..., tokenizer=...), or give "
+            "token ids"
+        )
     texts = read_texts(inputs)
-    windows = cut_windows(
-        texts, model.tokenizer, tokens, batches, seed=seed, chat=chat, keep_short=keep_short, prefix=model.prefix
-    )
+    limit = tokens if model.max_tokens is None else min(tokens, model.max_tokens)
+    windows = None
+    if isinstance(texts, Prompts) or not isinstance(inputs, (str, Path)):
+        windows = whole_texts(texts, model.tokenizer, limit, chat=chat, prefix=model.prefix)
+    facts: dict[str, Any] = {"kind": "text", "texts": len(texts)}
+    if windows is None:
+        if limit < tokens:
+            raise InputError(f"{tokens} tokens asked, {model.source} takes at most {model.max_tokens}")
+        windows = cut_windows(
+            texts, model.tokenizer, tokens, batches, seed=seed, chat=chat, keep_short=keep_short, prefix=model.prefix
+        )
+    else:
+        if batches is not None and len(windows.ids) > batches:
+            raise InputError(
+                f"{len(windows.ids)} prompts given, {batches} batches were asked; raise batches to {len(windows.ids)}"
+            )
+        facts["lengths"] = [len(ids) for ids in windows.ids]
     samples = []
     for ids, origin in zip(windows.ids, windows.origins, strict=True):
-        shown = _token_strings(model.tokenizer, ids.tolist())
-        arguments = {"input_ids": torch.from_numpy(ids)[None]}
-        names = {site.block: (shown, shown) for site in model.sites}
-        if model.task == "seq2seq-lm":  # the decoder reads the same text, one step behind
-            shifted = np.concatenate([[model.config.decoder_start_token_id], ids[:-1]])
-            arguments["decoder_input_ids"] = torch.from_numpy(shifted)[None]
-            delayed = _token_strings(model.tokenizer, shifted.tolist())
-            names |= {"decoder": (delayed, delayed), "decoder.cross": (delayed, shown)}
-        samples.append(Sample(arguments, names, {"input_ids": ids}, list(origin)))
-    facts = {"kind": "text", "texts": len(texts), "windows": windows.n_available, "sha256": windows.sha256}
-    return samples, facts
+        arguments = with_decoder(model, {"input_ids": torch.from_numpy(ids)[None]})
+        passed = arguments["input_ids"] if model.task == "module" else arguments
+        samples.append(Sample(passed, _names(model, arguments, passed), {"input_ids": ids}, list(origin)))
+    return samples, facts | {"windows": windows.n_available, "sha256": windows.sha256}
+
+
+def _given_samples(
+    model: Model, given: list[dict[str, Tensor]], batches: int | None
+) -> tuple[list[Sample], dict[str, Any]]:
+    """Samples of arguments that are ready: token ids, or what a processor made of audio or images."""
+    chosen = given[:batches]
+    digest = hashlib.sha256()
+    samples = []
+    for i, arguments in enumerate(given):
+        for name, value in arguments.items():
+            digest.update(name.encode() + value.detach().cpu().float().contiguous().numpy().tobytes())
+        if i >= len(chosen):
+            continue
+        whole = with_decoder(model, arguments) if model.task != "module" else arguments
+        ids = whole.get("input_ids")
+        _check_ids(model, ids, i)
+        stored = {f"argument/{name}": value.numpy() for name, value in whole.items() if name != "input_ids"}
+        if ids is not None:
+            stored["input_ids"] = ids[0].numpy()
+        samples.append(Sample(whole, _names(model, whole, whole), stored, [i]))
+    lengths = [int(s.arguments["input_ids"].shape[1]) for s in samples if "input_ids" in s.arguments]
+    return samples, {"kind": "ids", "inputs": len(given), "lengths": lengths, "sha256": digest.hexdigest()}
+
+
+def _check_ids(model: Model, ids: Tensor | None, i: int) -> None:
+    if ids is None:
+        return
+    n_vocabulary = getattr(model.config, "vocab_size", None)
+    if n_vocabulary is not None and not 0 <= int(ids.min()) <= int(ids.max()) < n_vocabulary:
+        raise InputError(
+            f"input {i} has token ids from {int(ids.min())} to {int(ids.max())}; {model.source} knows 0 to {n_vocabulary - 1}"
+        )
+    if model.max_tokens is not None and ids.shape[1] > model.max_tokens:
+        raise InputError(f"input {i} has {ids.shape[1]} tokens, {model.source} takes at most {model.max_tokens}")
+
+
+def _names(model: Model, arguments: Mapping[str, Tensor], example: Any) -> dict[str, tuple[list[str], list[str]]]:
+    """Display strings of queries and keys by block; none for what are not tokens (frames of audio, patches)."""
+    if model.example is None and (model.task == "module" or set(arguments) - {"input_ids", "decoder_input_ids"}):
+        model.example = example
+    shown, delayed = (
+        [] if (ids := arguments.get(name)) is None else _token_strings(model.tokenizer, ids[0].tolist())
+        for name in ("input_ids", "decoder_input_ids")
+    )
+    blocks = {site.block for site in model.sites}
+    if model.task == "seq2seq-lm":
+        return {"encoder": (shown, shown), "decoder": (delayed, delayed), "decoder.cross": (delayed, shown)}
+    if len(blocks) > 1:
+        blocks &= {"text"}
+    return dict.fromkeys(blocks, (shown, shown))
 
 
 def _image_samples(model: Model, inputs: Any, batches: int | None, seed: int) -> tuple[list[Sample], dict[str, Any]]:
@@ -128,25 +203,32 @@ def replayed(model: Model, captured: Capture, block: str | None = None) -> list[
 
     With `block`, a model that does not have the heads of that block is an `InputError`.
     """
-    ours = {head for site in model.sites for head in site.heads}
-    missing = [head for head in (captured.heads(block) if block else []) if head not in ours]
-    if missing:
-        raise InputError(f"{model.source} has no head {missing[0]}: it is not the model of this capture")
     samples = []
     for i in range(len(captured)):
         batch = captured.batch(i)
         tokens = {name: batch.tokens(name) for name in batch.info["blocks"]}
-        inputs: list[str] = [name for name in ("input_ids", "pixel_values") if name in batch.names]
-        if not inputs:
+        stored = {
+            name: batch.read(name)
+            for name in batch.names
+            if name in ("input_ids", "pixel_values") or name.startswith("argument/")
+        }
+        if not stored:
             raise InputError("this capture has no inputs of its own to show to another model")
-        stored = {name: batch.read(name) for name in inputs}
-        arguments = {name: torch.from_numpy(array)[None] for name, array in stored.items()}
-        if model.task == "seq2seq-lm":
-            start = torch.tensor([[model.config.decoder_start_token_id]])
-            arguments["decoder_input_ids"] = torch.cat([start, arguments["input_ids"][:, :-1]], dim=1)
+        arguments = {
+            name.removeprefix("argument/"): torch.from_numpy(array) if "/" in name else torch.from_numpy(array)[None]
+            for name, array in stored.items()
+        }
+        arguments = with_decoder(model, arguments)
+        if model.example is None and any("/" in name for name in stored):
+            model.example = arguments
         origin = batch.info["origin"]
         label = origin[1] if "pixel_values" in stored and origin[1] is not None else None
         samples.append(Sample(arguments, tokens, stored, origin, label))
+    wanted = captured.heads(block) if block else []
+    ours = {head for site in model.sites for head in site.heads} if wanted else set()
+    missing = [head for head in wanted if head not in ours]
+    if missing:
+        raise InputError(f"{model.source} has no head {missing[0]}: it is not the model of this capture")
     return samples
 
 

@@ -21,6 +21,10 @@ if TYPE_CHECKING:
 __all__ = ["Site", "example_input", "find_sites", "run", "select_heads"]
 
 PROBE_TOKENS = 12
+_MODALITIES = {
+    name: re.compile(sign)
+    for name, sign in {"vision": "vision|visual", "audio": "audio", "text": "text|language"}.items()
+}  # parts of a network for several kinds of input
 _CROSS = re.compile(r"encdec|cross|encoder_attn", re.IGNORECASE)
 
 
@@ -42,16 +46,14 @@ class Site:
 
 def example_input(model: Model, tokens: int = PROBE_TOKENS) -> Any:
     """A short seeded input the model accepts."""
+    if model.example is not None:
+        return model.example
     generator = torch.Generator().manual_seed(0)
     if model.images is not None:
         prep = model.images
         return {"pixel_values": torch.randn(1, prep.channels, prep.height, prep.width, generator=generator)}
     if model.task == "module":
-        if model.example is None:
-            raise InputError(
-                f"{model.source} is a plain module: give one of its inputs, wrap_module(module, example=...)"
-            )
-        return model.example
+        raise InputError(f"{model.source} is a plain module: give one of its inputs, wrap_module(module, example=...)")
     vocabulary = model.config.vocab_size
     ids = torch.randint(min(10, vocabulary - 1), vocabulary, (1, tokens), generator=generator)
     batch = {"input_ids": ids}
@@ -74,8 +76,8 @@ def run(model: Model, batch: Any, *, whole: bool = True, hidden: bool = False) -
     if model.images is None:
         options["use_cache"] = False
     moved = {k: _to(v, model.device) for k, v in batch.items()}
-    if "pixel_values" in moved:
-        moved["pixel_values"] = moved["pixel_values"].to(getattr(torch, model.dtype))
+    kind = getattr(torch, model.dtype)
+    moved = {k: v.to(kind) if isinstance(v, Tensor) and v.is_floating_point() else v for k, v in moved.items()}
     return module(**moved, **options)
 
 
@@ -143,7 +145,8 @@ def _block_names(model: Model, called: list[tuple[str, nn.Module]], causal: bool
         return ["attention"] * len(called) if len(set(paths)) == 1 or all("." not in p for p in paths) else paths
     if len(set(paths)) == 1:
         return ["decoder" if causal else "encoder"] * len(called)
-    return paths
+    modal = [next((name for name, sign in _MODALITIES.items() if sign.search(path)), path) for path in paths]
+    return modal if len(set(modal)) == len(set(paths)) else paths
 
 
 def select_heads(model: Model, heads: Any) -> dict[str, list[int]]:

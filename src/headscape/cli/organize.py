@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from headscape.cli import options as o
-from headscape.cli.runs import capture_to, default_run, source_of
+from headscape.cli.runs import capture_to, check_blocks, default_run, kept_of, source_of
 from headscape.cli.shared import (
     app,
     finish,
@@ -22,9 +22,11 @@ from headscape.cli.shared import (
     sayer,
     working,
 )
+from headscape.errors import InputError
 
 if TYPE_CHECKING:
     from headscape.geometry.questionnaire import Questionnaire
+    from headscape.results import Result
 
 
 @app.command(epilog="Example: `headscape organize runs/book --jobs 2`")
@@ -63,6 +65,7 @@ def organize(
     quiet: o.Quiet = False,
 ) -> None:
     """Organize the heads of a run: trees, map, entropies, roles; what is stable, and what beats its null."""
+    from headscape.captures import open_capture
     from headscape.studies.organize import estimate_organize
     from headscape.studies.organize import organize as run_organize
 
@@ -81,19 +84,24 @@ def organize(
         else:
             print_table(f"Organizing {run} would take", ["what", "how much"], found.rows())
         return
+    own = loader(device, online, quiet)
     with working("organizing", quiet, jobs=jobs, engine=engine, scheduler=scheduler, resume=resume) as how:
-        result = run_organize(
-            run,
-            model=use_model,
-            control=random_weights,
-            loader=loader(device, online, quiet),
-            n_basis=400 if paper else None,
-            heads=listed(heads) or (),
-            random_state=seed,
-            **options,
-            **how,
-        )
-    finish(result, as_json)
+        common: dict[str, Any] = {"control": random_weights, "loader": own, "random_state": seed, **options, **how}
+        common["n_basis"] = 400 if paper else None
+        results = [
+            run_organize(run, model=use_model, **common | {"block": name, "heads": drawn})
+            for name, drawn in _drawn(heads, open_capture(run).chosen(block)).items()
+        ]
+    finish(results, as_json)
+
+
+def _drawn(heads: str | None, blocks: list[str]) -> dict[str, list[str]]:
+    """The heads that were named, by block."""
+    named = listed(heads) or []
+    strange = [head for head in named if head.rsplit(".", 2)[0] not in blocks]
+    if strange:
+        raise InputError(f"--heads: no block of this run has a head {strange[0]!r}; blocks are {', '.join(blocks)}")
+    return {block: [head for head in named if head.rsplit(".", 2)[0] == block] for block in blocks}
 
 
 def _questionnaire(paper: bool, changes: dict[str, Any]) -> Questionnaire:
@@ -133,12 +141,18 @@ def _report(path: Path, figures: Path | None, form: str, show: bool, quiet: bool
     open_page(page, show)
 
 
-@app.command(epilog="Example: `headscape analyze smollm2-135m --text book.txt`")
+@app.command(
+    epilog="Examples: `headscape analyze smollm2-135m --text book.txt`, "
+    '`headscape analyze minilm-l6 --prompt "The cat sat." --prompt "The dog sat down."`'
+)
 def analyze(
     model: o.Model,
+    prompt: o.Prompts = None,
     text: o.Text = None,
     images: o.Images = None,
     to: o.Out = None,
+    block: o.Block = None,
+    keep: o.Keep = "probs",
     tokens: o.Tokens = 256,
     batches: o.Batches = 10,
     pool: o.Pool = None,
@@ -155,19 +169,29 @@ def analyze(
     show: o.Open = False,
     quiet: o.Quiet = False,
 ) -> None:
-    """Capture, organize and report in one go."""
-    source = source_of(text, images)
+    """Capture, organize and report in one go: all blocks of an encoder-decoder, and two prompts side by side."""
+    source = source_of(text, images, prompt)
     target = to or default_run(model, source)
-    capture: dict[str, Any] = {"tokens": tokens, "batches": batches, "pool": pool, "seed": seed}
+    kept = kept_of(keep)
+    if not {"probs", "scores"} & set(kept):
+        raise InputError(f"analyze needs maps; keep probs or scores, not {keep!r} alone")
+    check_blocks(pool, None)
+    capture: dict[str, Any] = {"tokens": tokens, "batches": None if prompt else batches, "pool": pool, "seed": seed}
     with working("organizing", quiet, jobs=jobs, engine=engine, scheduler=scheduler, resume=resume) as how:
         loaded = load(model, device, weights, online, quiet)
-        capture_to(loaded, source, target, as_json=False, quiet=quiet, **capture)
+        captured = capture_to(loaded, source, target, as_json=False, quiet=quiet, keep=kept, **capture)
+        from headscape.studies.change import compare_prompts
         from headscape.studies.organize import organize as run_organize
 
         own = loader(device, online, quiet, weights)
-        options: dict[str, Any] = {"control": random_weights, "loader": own, "heads": listed(heads) or ()}
-        result = run_organize(target, model=loaded, random_state=seed, **options, **how)
-    finish(result, as_json=False)
+        common: dict[str, Any] = {"control": random_weights, "loader": own, "random_state": seed, **how}
+        results: list[Result] = [
+            run_organize(target, model=loaded, block=name, heads=drawn, **common)
+            for name, drawn in _drawn(heads, captured.chosen(block)).items()
+        ]
+        if prompt and len(prompt) == 2 and "probs" in kept and pool is None:
+            results.append(compare_prompts(target, **how))
+    finish(results, as_json=False)
     _report(target, None, "png", show, quiet)
 
 

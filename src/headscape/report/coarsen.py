@@ -7,7 +7,12 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-__all__ = ["Cells", "block_means", "cells_of"]
+__all__ = ["CELLS", "MOST", "Cells", "block_means", "cells_of", "coarse_matrix"]
+
+MOST = 1000
+"""Rows or columns from which a matrix on the page is coarsened."""
+CELLS = 500
+"""Cells per side it is coarsened to."""
 
 
 class Cells(NamedTuple):
@@ -62,3 +67,16 @@ def block_means(
     total = maps[:, rows, columns] * inside
     total = np.add.reduceat(np.add.reduceat(total, query.bounds[:-1], axis=1), key.bounds[:-1], axis=2)
     return (total / np.maximum(count, 1)).astype(np.float32)
+
+
+def coarse_matrix(values: npt.NDArray[np.float32], rows: Cells, columns: Cells) -> npt.NDArray[np.float32]:
+    """Average a matrix over the known entries of each cell; a cell without any is NaN.
+
+    >>> coarse_matrix(np.array([[1, np.nan], [2, np.nan]], np.float32), cells_of(2, 1), cells_of(2, 2))
+    array([[1.5, nan]], dtype=float32)
+    """
+    known = np.isfinite(values)
+    means = block_means(np.nan_to_num(values)[None], known, rows, columns)[0]
+    every = np.ones(known.shape, dtype=bool)
+    there = block_means(known[None].astype(np.float32), every, rows, columns)[0] > 0
+    return np.where(there, means, np.float32(np.nan))

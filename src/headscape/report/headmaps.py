@@ -32,6 +32,7 @@ BUDGET = 15_000_000  # characters for all maps; with plotly's 4.8 MB and the dat
 RESOLUTIONS = (256, 128, 64, 32)  # pixels per side
 N_PAIRS = 8
 _SAMPLED_LAYERS = 6  # whose first heads are encoded to estimate the size of all
+_PAIRS_SIZE, _NUMBER_SIZE = 250, 16 / 3  # characters per head for its strongest pairs, and per number of its rows
 _Encoded = tuple[str, float, float]
 _READING = (HeadscapeError, SafetensorError, OSError, KeyError, ValueError)
 
@@ -46,14 +47,20 @@ class HeadMaps:
     problems: list[str] = field(default_factory=list)
 
 
-def encode(values: npt.NDArray[np.float32], kind: Kind, present: npt.NDArray[np.bool_]) -> _Encoded:
+def encode(
+    values: npt.NDArray[np.float32], kind: Kind, present: npt.NDArray[np.bool_], scale: float | None = None
+) -> _Encoded:
     """One map as a base64 PNG of 8-bit greys, and the values of grey 0 and 255.
 
     Probabilities are shown by their square root, grey = 255 sqrt(p / max p), so that weak attention is visible too;
-    scores linearly between their extremes.
+    scores linearly between their extremes. `scale` is the largest value of several maps that share their colours.
     """
     shown = values[present] if present.any() else np.zeros(1, dtype=np.float32)
-    low, high = (0.0, float(shown.max())) if kind == "probs" else (float(shown.min()), float(shown.max()))
+    low, high = (
+        (0.0, float(shown.max()) if scale is None else scale)
+        if kind == "probs"
+        else (float(shown.min()), float(shown.max()))
+    )
     share = np.clip((values - low) / ((high - low) or 1.0), 0, 1)
     grey = np.rint(255 * (np.sqrt(share) if kind == "probs" else share)).astype(np.uint8)
     return _png(np.where(present, grey, 0).astype(np.uint8)), low, high
@@ -79,7 +86,8 @@ def draw_maps(
     if not {"probs", "scores"} & set(capture.kept):
         why = f"the capture kept {', '.join(capture.kept)}; capture again with --keep probs"
         return HeadMaps(problems=[f"attention maps are not shown: {why}"])
-    drawer = _Drawer(capture, capture.kind(), orders or Orders(), {head: i for i, head in enumerate(heads)})
+    index = {head: i for i, head in enumerate(heads)}
+    drawer = _Drawer(capture, capture.kind(), orders or Orders(), index, pictured=grid is not None)
     try:
         most, per_batch = drawer.resolution(budget)
     except _READING as error:
@@ -129,12 +137,13 @@ class _Views(NamedTuple):
 
 @dataclass(frozen=True)
 class _Drawer:
-    """Draws the heads of a capture; `index` is the number of each head on the page."""
+    """Draws the heads of a capture; `index` is the number of each head on the page, `pictured` says that it saw images."""
 
     capture: Capture
     kind: Kind
     orders: Orders
     index: Mapping[HeadId, int]
+    pictured: bool = False
 
     def resolution(self, budget: int) -> tuple[int, float]:
         """The finest resolution at which one batch fits the budget, and the characters it then takes (estimated)."""
@@ -147,7 +156,8 @@ class _Drawer:
                 for layer in layers[:: max(1, len(layers) // _SAMPLED_LAYERS)]:
                     values = self._read(batch, block, layer)
                     drawn += self._layer(values[:3], self._views(batch, block, 0, values.shape[1:], most))
-            size = sum(len(png) for head in drawn for png, *_ in head) / max(len(drawn), 1) * n_head
+            beside = _PAIRS_SIZE + (_NUMBER_SIZE * 2 * values.shape[2] if self.pictured else 0)
+            size = (sum(len(png) for head in drawn for png, *_ in head) / max(len(drawn), 1) + beside) * n_head
             if size <= budget:
                 return most, size
         return RESOLUTIONS[-1], size
@@ -167,7 +177,7 @@ class _Drawer:
                 name = str(self.index[HeadId(block, int(layer), int(head))])
                 images[name] = [png for png, *_ in drawn[h]]
                 heads[name] = {"ranges": [ends for _, *ends in drawn[h]], "pairs": strongest[h]}
-                if views.coarse:  # single rows are lost in the picture; images need these two whole
+                if views.coarse and self.pictured:  # single rows are lost in the map; images need these two whole
                     heads[name]["rows"] = [values[h].mean(axis=0), values[h][0]]
         place = f"maps-{i}-{list(batch.info['layers']).index(block)}"
         maps.images[place] = images

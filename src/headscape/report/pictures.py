@@ -9,9 +9,10 @@ from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from headscape.errors import InputError
-from headscape.report.coarsen import block_means, cells_of
+from headscape.report.coarsen import CELLS, MOST, Cells, block_means, cells_of, coarse_matrix
 from headscape.report.gather import LINKED, Scene, Section, reason_of
 from headscape.report.headmaps import RESOLUTIONS, encode
 from headscape.report.marks import numbers
@@ -22,6 +23,8 @@ from headscape.report.text import visible
 from headscape.results import FigureSpec
 
 __all__ = ["picture", "pictures_of"]
+
+N_NEAR = 8  # nearest heads in the panel
 
 
 def pictures_of(scene: Scene) -> dict[str, Any]:
@@ -44,16 +47,27 @@ def picture(spec: FigureSpec, section: Section) -> dict[str, Any]:
 
     "linked" figures carry their data and, under "rows", the head of each row; "maps" carry 8-bit pictures; all others
     are "plot" with traces and layout. A table is HTML and not drawn here. Data whose shape does not fit their kind
-    raise an `InputError`.
+    raise an `InputError`. "note" says what was coarsened to keep the page small.
     """
     if spec.kind in LINKED:
-        return {"type": "linked", "kind": spec.kind, "data": pack(_linked(spec, section)), "rows": section.rows}
+        data = _linked(spec, section)
+        note = {"note": data.pop("note")} if "note" in data else {}
+        return {"type": "linked", "kind": spec.kind, "data": pack(data), "rows": section.rows, **note}
     if spec.kind == "maps":
         return {"type": "maps", "panels": [_panel(panel) for panel in spec.data["panels"]]}
     if spec.kind not in PLOTS:
         raise InputError(f"figure {spec.id!r} has kind {spec.kind!r}; known are {', '.join(sorted(PLOTS))}")
     traces, layout = PLOTS[spec.kind](spec)
-    return {"type": "plot", "traces": pack(traces), "layout": pack(layout_of(spec) | layout)}
+    found = {"type": "plot", "traces": pack(traces), "layout": pack(layout_of(spec) | layout)}
+    if spec.kind == "heatmap" and traces[0]["z"].shape != np.shape(spec.data["values"]):
+        found["note"] = _coarsened(np.shape(spec.data["values"]), traces[0]["z"].shape, "means over equal blocks")
+    return found
+
+
+def _coarsened(shape: tuple[int, ...], shown: tuple[int, ...], how: str) -> str:
+    """What the page says of a matrix that it does not show entry by entry."""
+    size, cells = (" x ".join(f"{n:,}" for n in sides) for sides in (shape, shown))
+    return f"To keep the page small, the {size} matrix is shown as {cells} {how}."
 
 
 def _linked(spec: FigureSpec, section: Section) -> dict[str, Any]:
@@ -67,17 +81,46 @@ def _linked(spec: FigureSpec, section: Section) -> dict[str, Any]:
         data[key] = numbers(data[key], spec, key, ndim=2)
         if data[key].shape[axis] != n:
             raise InputError(f"'{key}' of figure {spec.id!r} has shape {data[key].shape}, the study has {n} heads")
-    if spec.kind == "head_matrix":
-        data["values"] = data["values"].astype(np.float32)
     if spec.kind == "head_tree":
         data["labels"] = data["labels"].astype(np.int32)
         data["names"] = {str(k): visible(str(v)) for k, v in (data.get("names") or {}).items()}
     if "order" in data and not np.array_equal(np.sort(np.asarray(data["order"])), np.arange(n)):
         raise InputError(f"'order' of figure {spec.id!r} is not a permutation of its {n} heads")
+    if spec.kind == "head_matrix":
+        data |= _matrix(data, section)
     if data.get("by_batch") is not None:  # scores (n_batch, n_head) by name
         scores = data["by_batch"].items()
         data["by_batch"] = [{"name": visible(str(name)), "values": np.asarray(v, np.float32)} for name, v in scores]
     return data | {"x_label": spec.x_label, "y_label": spec.y_label, "value_label": spec.value_label}
+
+
+def _matrix(data: Mapping[str, Any], section: Section) -> dict[str, Any]:
+    """A matrix of heads in its order, averaged along the tree where there are many; and the nearest heads of each.
+
+    "values" (m, m) are of cells, cell i being the heads ``order[bounds[i]:bounds[i + 1]]``; "near" (n_head, 8 or fewer)
+    numbers the nearest other heads, -1 for none, and "near_values" holds their entries.
+    """
+    values = np.asarray(data["values"], dtype=np.float32)
+    n = len(values)
+    order = np.asarray(data.get("order", np.arange(n)), dtype=np.intp)
+    labels = [np.asarray(tree.data["labels"]) for tree in section.of_kind("head_tree")]
+    fitting = labels[0] if labels and labels[0].ndim == 2 and labels[0].shape[1] == n else None
+    cells = cells_of(n, CELLS, order, fitting) if n > MOST else Cells(order, np.arange(n + 1))
+    near, near_values = _nearest(values, bool(data.get("distance")))
+    found = {"order": order, "bounds": cells.bounds, "near": near, "near_values": near_values}
+    if not cells.coarse:
+        return found | {"values": values[np.ix_(order, order)]}
+    shown = coarse_matrix(values, cells, cells)
+    return found | {"values": shown, "note": _coarsened(values.shape, shown.shape, "means over clusters of the tree")}
+
+
+def _nearest(values: npt.NDArray[np.float32], distance: bool) -> tuple[npt.NDArray[np.intp], npt.NDArray[np.float32]]:
+    """The nearest other heads of each, nearest first, the first of equals first."""
+    far = np.where(np.isnan(values), np.inf, values if distance else -values)
+    np.fill_diagonal(far, np.inf)
+    near = np.argsort(far, axis=1, kind="stable")[:, : min(N_NEAR, len(values) - 1)]
+    found = np.take_along_axis(far, near, axis=1)
+    return np.where(np.isfinite(found), near, -1), np.take_along_axis(values, near, axis=1)
 
 
 def _panel(panel: Mapping[str, Any]) -> dict[str, Any]:
@@ -90,7 +133,7 @@ def _panel(panel: Mapping[str, Any]) -> dict[str, Any]:
     every = np.ones(present.shape, dtype=bool)
     there = block_means(present[None].astype(np.float32), every, query, key)[0] > 0  # the rest stays pale
     signed = bool(values[present].min(initial=0) < 0)
-    png, low, high = encode(small, "scores" if signed else "probs", there)
+    png, low, high = encode(small, "scores" if signed else "probs", there, panel.get("high"))
     found = {"name": visible(str(panel.get("name", ""))), "png": png, "range": pack([low, high]), "root": not signed}
     found["shape"] = list(values.shape)
     for axis, cells, n in (("query", query, values.shape[0]), ("key", key, values.shape[1])):

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from headscape.report.coarsen import CELLS, MOST, cells_of, coarse_matrix
 from headscape.report.marks import N_COLOURS, dash_of, error_bars, grouped, limits, numbers, side_of, ticks
 from headscape.report.palette import MARKERS
 from headscape.report.text import plotly_text
@@ -79,6 +80,9 @@ def _bars(spec: FigureSpec) -> Plot:
 
 def _heatmap(spec: FigureSpec) -> Plot:
     values = numbers(spec.data["values"], spec, "values", ndim=2).astype(np.float32)
+    cells = [cells_of(n, CELLS if n > MOST else n) for n in values.shape]
+    if any(side.coarse for side in cells):
+        values = coarse_matrix(values, *cells)
     bar = {"title": {"text": plotly_text(spec.value_label) if spec.value_label else ""}}
     trace: Trace = {"type": "heatmap", "z": values, "colorscale": "@sequential", "colorbar": bar}
     trace["hovertemplate"] = "%{y} · %{x}: %{z:.4g}<extra></extra>"
@@ -86,11 +90,12 @@ def _heatmap(spec: FigureSpec) -> Plot:
     if ends is not None:
         trace |= {"colorscale": "@diverging", "zmin": ends[0], "zmax": ends[1]}
     layout = layout_of(spec)
-    for axis, n, key in (("xaxis", values.shape[1], "columns"), ("yaxis", values.shape[0], "rows")):
+    for axis, side, key in (("xaxis", cells[1], "columns"), ("yaxis", cells[0], "rows")):
         names = spec.data.get(key)
-        if names is not None:
-            at = ticks(n, 24)
-            words = [plotly_text(names[j], 20) for j in at]
+        if names is not None or side.coarse:
+            at = ticks(len(side.bounds) - 1, 24)
+            first = [side.bounds[j] for j in at]
+            words = [str(j) if names is None else plotly_text(names[j], 20) for j in first]
             layout[axis] |= {"tickmode": "array", "tickvals": at, "ticktext": words}
         layout[axis]["automargin"] = True
     layout["yaxis"]["autorange"] = "reversed"

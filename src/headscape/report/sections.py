@@ -48,10 +48,12 @@ def _card(section: Section, spec: FigureSpec, pictures: Mapping[str, Any], scene
     place = section.anchor(spec.id)
     kind, width = "table-card" if spec.kind == "table" else spec.kind, WIDTHS.get(spec.kind, "")
     paper = f'<span class="paper">{escape(spec.paper)} of the paper</span>' if spec.paper else ""
-    inner = _inner(section, spec, pictures.get(place, {}), scene)
+    drawn = pictures.get(place, {})
+    inner = _inner(section, spec, drawn, scene)
+    note = f'<p class="note">{escape(drawn["note"])}</p>' if "note" in drawn else ""
     return (
         f'<figure class="card {kind} {width}" id="{place}"><div class="card-head"><h3>{escape(spec.title)}</h3>'
-        f'{paper}<div class="tools"></div></div>{inner}<figcaption>{caption(spec)}</figcaption></figure>'
+        f'{paper}<div class="tools"></div></div>{inner}<figcaption>{caption(spec)}{note}</figcaption></figure>'
     )
 
 

@@ -89,7 +89,8 @@ function headMap(box, figure) {
       const axis = (k) => ({ title: { text: `${k + 1}`, font: { size: 12 } }, gridcolor: theme.line, zerolinecolor: theme.line, tickfont: { size: 9, color: theme.muted }, showbackground: false, nticks: 5, showspikes: false });
       return baseLayout({ margin: { l: 0, r: 0, t: 0, b: 0 }, uirevision: "3d", scene: { uirevision: "3d", annotations: labelNotes(), xaxis: axis(0), yaxis: axis(1), zaxis: axis(2), aspectmode: "cube", dragmode: "orbit", camera: { eye: { x: 1.35, y: 1.35, z: 0.75 } } } });
     }
-    return baseLayout({ annotations: labelNotes(), uirevision: pair.join(), xaxis: { title: { text: n ? label(pair[0]) : "" }, zeroline: false }, yaxis: { title: { text: n > 1 ? label(pair[1]) : "" }, zeroline: false }, hovermode: "closest" });
+    const automargin = rows.length <= MANY; // or all points are drawn twice
+    return baseLayout({ annotations: labelNotes(), uirevision: pair.join(), xaxis: { title: { text: n ? label(pair[0]) : "" }, zeroline: false, automargin }, yaxis: { title: { text: n > 1 ? label(pair[1]) : "" }, zeroline: false, automargin }, hovermode: "closest" });
   }
   // in 3-D plotly reports the start of a rotation as a click, so there a click is a press without a move
   let hovered = -1, pressed = null;

@@ -18,6 +18,25 @@ async function draw(box) {
   drawn.push(() => view.paint());
 }
 
+async function drawOrSay(box) {
+  try {
+    await draw(box);
+  } catch (error) {
+    box.replaceChildren(el("p", { class: "problem", text: `This figure could not be drawn: ${error.message}` }));
+    console.error(error);
+  }
+}
+
+// with many heads a picture is drawn when it comes near the window, or when the page is printed
+const MANY = 1000;
+const waiting = new Set();
+const drawNow = (box) => { if (waiting.delete(box)) drawOrSay(box); };
+const watcher = new IntersectionObserver((entries) => { for (const seen of entries) if (seen.isIntersecting) drawNow(seen.target); }, { rootMargin: "400px" });
+function whenSeen(box) {
+  waiting.add(box);
+  watcher.observe(box);
+}
+
 function paintAll() {
   const legend = byId("legend");
   if (legend) fillLegend(legend, colouring(state.colour));
@@ -58,12 +77,8 @@ async function start() {
   const boxes = [...document.querySelectorAll("[data-figure]")];
   const pause = () => new Promise((resolve) => { setTimeout(resolve, 0); });
   for (const [i, box] of boxes.entries()) {
-    try {
-      await draw(box);
-    } catch (error) {
-      box.replaceChildren(el("p", { class: "problem", text: `This figure could not be drawn: ${error.message}` }));
-      console.error(error);
-    }
+    if (i && heads.length > MANY) { whenSeen(box); continue; }
+    await drawOrSay(box);
     if (!i) {
       document.body.dataset.first = String(Math.round(performance.now()));
       if (heads.length) select(figures[box.dataset.figure].rows?.[0] ?? 0);
@@ -80,6 +95,7 @@ addEventListener("resize", () => {
   resizing = setTimeout(() => { for (const view of views) if (view.ready && view.box.closest(".head_tree")) view.paint(); }, 150);
 });
 addEventListener("beforeprint", () => {
+  for (const box of [...waiting]) drawNow(box);
   useTheme("light");
   for (const box of document.querySelectorAll(".js-plotly-plot")) Plotly.relayout(box, { width: Math.min(680, box.clientWidth || 680) });
 });

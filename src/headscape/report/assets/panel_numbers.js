@@ -7,12 +7,10 @@ function showNear(head) {
   const { data: matrix, rows } = opened(id);
   const row = rows.indexOf(head);
   if (row < 0) return;
-  const sign = matrix.distance ? 1 : -1;
-  const others = [...rows.keys()].filter((r) => r !== row && !Number.isNaN(matrix.values[row][r]))
-    .sort((a, b) => sign * (matrix.values[row][a] - matrix.values[row][b])).slice(0, 8);
-  const list = el("ul", { class: "near" }, ...others.map((r) => el("li", {},
-    el("span", { class: "what" }, el("button", { type: "button", text: headName(rows[r]), on: { click: () => select(rows[r]) } })),
-    el("span", { class: "num", text: format(matrix.values[row][r]) }))));
+  const others = [...matrix.near[row].keys()].filter((k) => matrix.near[row][k] >= 0);
+  const list = el("ul", { class: "near" }, ...others.map((k) => [rows[matrix.near[row][k]], matrix.near_values[row][k]]).map(([other, value]) => el("li", {},
+    el("span", { class: "what" }, el("button", { type: "button", text: headName(other), on: { click: () => select(other) } })),
+    el("span", { class: "num", text: format(value) }))));
   slot.near.append(el("h4", { text: "Nearest heads" }), others.length ? list : el("p", { class: "note", text: "There are no other heads." }),
     el("p", { class: "note", text: others.length && matrix.value_label ? `Ranked by ${matrix.value_label}.` : "" }));
 }

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 __all__ = ["figures"]
 
 _LEFT_OUT = "Coefficients that are constant over keys are left out: rows sum to 1, which makes them 0."
+N_FUNCTIONS = 500  # basis functions drawn; finer ones differ in single heads
 
 
 def figures(r: OrganizeResult) -> list[FigureSpec]:
@@ -196,14 +197,16 @@ def _decay(r: OrganizeResult) -> FigureSpec:
 
 
 def _basis(r: OrganizeResult) -> FigureSpec:
-    vectors = inverse_haar_transform(np.eye(r.tree.n_leaves), [None, r.tree])  # row i is basis function i
+    n = r.tree.n_leaves
+    vectors = inverse_haar_transform(np.eye(min(n, N_FUNCTIONS), n), [None, r.tree])  # row i is basis function i
+    among = f"; the {N_FUNCTIONS} coarsest of {n:,}" if n > N_FUNCTIONS else ""
     largest = np.abs(vectors).max(axis=1, keepdims=True)
     return FigureSpec(
         id="basis",
         title="Haar functions on the tree of heads",
         kind="heatmap",
         data={"values": (vectors / largest)[:, r.tree.order], "centre": 0.0},
-        read="Each row is a function on the heads in tree order: one value on a cluster, another on its siblings.",
+        read=f"Each row is a function on the heads in tree order: one value on a cluster, another on its siblings{among}.",
         caveat="The functions show the tree, not the data; each is scaled to a maximum of 1.",
         alt="Haar basis of the head tree, coarse functions first.",
         x_label="head, in tree order",

@@ -31,6 +31,11 @@ DECAY_RANKS = np.unique(np.geomspace(1, 400, 40).astype(int)) - 1  # of the larg
 Array = npt.NDArray[Any]
 
 
+def _ratio(energy: Array, null: Array) -> Array:
+    """NaN where there is no energy beside the mean, as in an input of one token."""
+    return np.divide(energy, null, out=np.full_like(energy, np.nan), where=null > 0)
+
+
 @dataclass(frozen=True, eq=False)
 class OrganizeResult(Result):
     """The heads of a network, organized.
@@ -155,14 +160,14 @@ class OrganizeResult(Result):
     @cached_property
     def gain(self) -> Array:
         """Per batch, how many times the null's share of energy in the top 1 % the organized tensor reaches."""
-        return np.asarray(self.energy[:, 0] / self.null_energy[:, 0])
+        return _ratio(self.energy[:, 0], self.null_energy[:, 0])
 
     @cached_property
     def control_gain(self) -> Array | None:
         """The same for every draw of random weights, mean over its batches; None without that control."""
         if self.control_energy is None or self.control_null_energy is None:
             return None
-        gain, draws = self.control_energy[:, 0] / self.control_null_energy[:, 0], int(self.settings["draws"])
+        gain, draws = _ratio(self.control_energy[:, 0], self.control_null_energy[:, 0]), int(self.settings["draws"])
         return np.array([gain[d::draws].mean() for d in range(min(draws, len(gain)))])
 
     @cached_property

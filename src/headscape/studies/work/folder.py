@@ -25,7 +25,7 @@ from headscape.runs import Run
 from headscape.storage import write_json, writes_to
 from headscape.studies.work.how import Work
 
-__all__ = ["Folder", "Kept", "kept_studies", "newest", "study_folder"]
+__all__ = ["Folder", "Kept", "kept_studies", "newest", "newest_by_block", "study_folder"]
 
 UNITS = "units"
 KEY_LETTERS = 12
@@ -145,3 +145,9 @@ def newest(run: Run, study: str) -> Kept | None:
     """The newest finished study of a kind, None if there is none."""
     found = [kept for kept in kept_studies(run, study) if kept.finished is not None]
     return found[-1] if found else None
+
+
+def newest_by_block(run: Run, study: str) -> list[Kept]:
+    """The newest finished study of a kind for each block of the network, in the order in which they were finished."""
+    found = {k.facts.get("settings", {}).get("block"): k for k in kept_studies(run, study) if k.finished is not None}
+    return sorted(found.values(), key=lambda kept: kept.finished or 0)
