@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cache
 
 import numpy as np
 import numpy.typing as npt
@@ -129,9 +130,15 @@ def jackknife(statistic: Callable[[npt.NDArray[np.intp]], float], n: int) -> Int
     return _about(whole, n * whole - (n - 1) * without)
 
 
+@cache
+def _quantile(n: int) -> float:
+    """Of Student's distribution for n inputs."""
+    return float(t.ppf((1 + LEVEL) / 2, n - 1))
+
+
 def _reach(x: npt.NDArray[np.float64]) -> float:
     """How far Student's interval of a mean reaches to each side."""
-    return float(t.ppf((1 + LEVEL) / 2, len(x) - 1) * x.std(ddof=1) / np.sqrt(len(x)))
+    return float(_quantile(len(x)) * x.std(ddof=1) / np.sqrt(len(x)))
 
 
 def _about(value: float, x: npt.NDArray[np.float64]) -> Interval:
@@ -147,7 +154,7 @@ def _about(value: float, x: npt.NDArray[np.float64]) -> Interval:
         if variance > DECADES**2 and n < ENOUGH:
             return Interval(value, n=n, why=TOO_FEW)
         middle = float(logs.mean()) + variance / 2
-        reach = float(t.ppf((1 + LEVEL) / 2, n - 1)) * (variance / n + variance**2 / (2 * (n + 1))) ** 0.5
+        reach = _quantile(n) * (variance / n + variance**2 / (2 * (n + 1))) ** 0.5
         ends = np.sign(x[0]) * np.exp(np.clip([middle - reach, middle + reach], -700, 700))
         low, high = min(low, float(ends.min())), max(high, float(ends.max()))
     return Interval(value, low, high, n)

@@ -17,6 +17,7 @@ from headscape.verdicts import Judgement, Verdict
 
 __all__ = ["FigureKind", "FigureSpec", "Finding", "Result", "table_figure"]
 
+LINE = 160  # characters of a headline
 FigureKind = Literal[
     "head_map",  # coordinates (n_head, k); eigenvalues (k,): each head a point
     "head_matrix",  # values (n_head, n_head); order (n_head,): a symmetric matrix of heads in tree order
@@ -28,6 +29,7 @@ FigureKind = Literal[
     "heatmap",  # values (n_row, n_column); rows?, columns?; centre? for a diverging palette
     "violins",  # groups: list of {name, values, side?}
     "maps",  # panels: list of {name, values (n_query, n_key), query_tokens, key_tokens, high? (of a shared scale)}
+    "frames",  # frames (names), panels: list of {name, x, y ((n,) or (n_frame, n)), grid?}, names, group (n_frame, n)
     "table",  # columns: list of str; rows: list of list
 ]
 
@@ -133,6 +135,12 @@ class Result(ABC):
     def summary(self) -> list[tuple[str, pd.DataFrame]]:
         """Title and rows of the short tables that a command prints at its end."""
         return []
+
+    def headline(self) -> str:
+        """What was found, in one line: by default how its first finding opens."""
+        found = next((finding.text for finding in self.findings()), "nothing that could be told")
+        opening = found.split(": ")[0].split(". ")[0].rstrip(".")
+        return opening if len(opening) <= LINE else opening[: LINE - 1] + "…"
 
     def to_json(self) -> dict[str, Any]:
         """Findings and tables, for machines."""

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from headscape.attention.sites import Site
 
-__all__ = ["Model", "ModelEntry", "list_models", "load_model", "wrap_module"]
+__all__ = ["Model", "ModelEntry", "device_of", "list_models", "load_model", "wrap_module"]
 
 Task = Literal["causal-lm", "masked-lm", "seq2seq-lm", "image-classifier", "classifier", "encoder", "module"]
 DTYPES = ("float32", "bfloat16", "float16")
@@ -136,7 +136,8 @@ _DESCRIBED = (
 )
 
 
-def _device_of(device: str) -> str:
+def device_of(device: str) -> str:
+    """The device of that name, checked to be there; "auto" takes the best there is."""
     import torch
 
     if device == "auto":
@@ -183,7 +184,7 @@ def load_model(
         raise InputError("loading a model needs torch and transformers: pip install 'headscape[models]'")
     if dtype not in DTYPES:
         raise InputError(f"dtype is one of {', '.join(DTYPES)}, not {dtype!r}")
-    device = _device_of(device)
+    device = device_of(device)
     text = str(spec)
     path = Path(spec)
     if text in bundled.BUNDLED:

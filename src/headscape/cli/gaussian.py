@@ -43,4 +43,4 @@ def gaussian(
             random_state=seed,
             **how,
         )
-    finish(result, as_json)
+    finish(result, as_json, at=run)

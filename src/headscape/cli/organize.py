@@ -92,7 +92,7 @@ def organize(
             run_organize(run, model=use_model, **common | {"block": name, "heads": drawn})
             for name, drawn in _drawn(heads, open_capture(run).chosen(block)).items()
         ]
-    finish(results, as_json)
+    finish(results, as_json, at=run)
 
 
 def _drawn(heads: str | None, blocks: list[str]) -> dict[str, list[str]]:
@@ -124,10 +124,11 @@ def report(
 ) -> None:
     """Write one page that shows what was found in a run: RUN/report.html."""
     one_of("format", form, ("png", "svg", "pdf"))
-    _report(run, figures, form, show, quiet)
+    page = _report(run, figures, form, quiet)
+    open_page(page, show)
 
 
-def _report(path: Path, figures: Path | None, form: str, show: bool, quiet: bool) -> None:
+def _report(path: Path, figures: Path | None, form: str, quiet: bool) -> Path:
     from headscape.report import write_figures, write_report
     from headscape.runs import Run
     from headscape.studies import load_results
@@ -138,7 +139,7 @@ def _report(path: Path, figures: Path | None, form: str, show: bool, quiet: bool
     if figures is not None:
         written = write_figures(opened, results, figures, format=form)  # type: ignore[arg-type]
         sayer(quiet)(f"{len(written)} files in {figures}")
-    open_page(page, show)
+    return page
 
 
 @app.command(
@@ -179,7 +180,7 @@ def analyze(
     capture: dict[str, Any] = {"tokens": tokens, "batches": None if prompt else batches, "pool": pool, "seed": seed}
     with working("organizing", quiet, jobs=jobs, engine=engine, scheduler=scheduler, resume=resume) as how:
         loaded = load(model, device, weights, online, quiet)
-        captured = capture_to(loaded, source, target, as_json=False, quiet=quiet, keep=kept, **capture)
+        captured = capture_to(loaded, source, target, as_json=False, quiet=quiet, brief=True, keep=kept, **capture)
         from headscape.studies.change import compare_prompts
         from headscape.studies.organize import organize as run_organize
 
@@ -191,8 +192,9 @@ def analyze(
         ]
         if prompt and len(prompt) == 2 and "probs" in kept and pool is None:
             results.append(compare_prompts(target, **how))
-    finish(results, as_json=False)
-    _report(target, None, "png", show, quiet)
+    page = _report(target, None, "png", quiet)
+    finish(results, as_json=False, at=target, brief=True)
+    open_page(page, show, say=False)
 
 
 @app.command(epilog="Example: `headscape demo`")

@@ -31,7 +31,7 @@ def _roles(r: OrganizeResult) -> list[Finding]:
     if "role" not in r.heads:
         return []
     counts = r.heads["role"].value_counts()
-    named = ", ".join(f"{n} {role}" for role, n in counts.items() if role != MIXED)
+    named = r.headline() if r.by_role else ""
     mixed = f"{int(counts.get(MIXED, 0))} of {len(r.heads)} heads follow no single known pattern"
     text = f"Heads with a known pattern: {named}; {mixed}." if named else f"{mixed}."
     if r.settings.get("pool"):

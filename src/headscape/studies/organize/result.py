@@ -14,6 +14,7 @@ import pandas as pd
 from headscape.geometry.diffusion import diffusion_map
 from headscape.intervals import Interval, mean_interval
 from headscape.results import FigureSpec, Finding, Result
+from headscape.roles import BLOCK_ROLES, ROLES, role_name
 from headscape.studies.organize.clusters import FolderRole, name_folders
 from headscape.studies.organize.stability import Stability, stability
 from headscape.tree import PartitionTree
@@ -29,6 +30,15 @@ MEANINGS = {
 }
 DECAY_RANKS = np.unique(np.geomspace(1, 400, 40).astype(int)) - 1  # of the largest coefficients, kept for the report
 Array = npt.NDArray[Any]
+
+
+def few(names: Sequence[str], n: int = 3) -> str:
+    """The first names of a list.
+
+    >>> few(["1.0", "2.3"]), few(["1.0", "2.3", "0.1", "4.2"])
+    ('1.0, 2.3', '1.0, 2.3, 0.1, …')
+    """
+    return ", ".join(names[:n]) + (", …" if len(names) > n else "")
 
 
 def _ratio(energy: Array, null: Array) -> Array:
@@ -120,6 +130,25 @@ class OrganizeResult(Result):
     def name(self, i: int) -> str:
         """Layer and head of row i, as (3, 7)."""
         return f"({self.heads['layer'].iloc[i]}, {self.heads['head'].iloc[i]})"
+
+    @cached_property
+    def by_role(self) -> dict[str, list[str]]:
+        """The heads of each role by name ("18.6"), strongest first; roles in the order of `ROLES`."""
+        found: dict[str, list[str]] = {}
+        if "role" not in self.heads:
+            return found
+        for role in (*ROLES, *BLOCK_ROLES):
+            own = self.heads[self.heads["role"] == role_name(role)]
+            if len(own):
+                own = own.sort_values(role, ascending=False, kind="stable")
+                found[role_name(role)] = [f"{row.layer}.{row.head}" for row in own.itertuples()]
+        return found
+
+    def headline(self) -> str:
+        """The heads of each role, the strongest by name."""
+        if not self.by_role:
+            return f"{len(self.heads)} heads, none with a known pattern"
+        return ", ".join(f"{len(heads)} {role} ({few(heads)})" for role, heads in self.by_role.items())
 
     def table1(self, measure: str = "l1_top", n: int = 3) -> pd.DataFrame:
         """The paper's Table 1: the heads most often in the highest and lowest tenth, and in how many batches.

@@ -20,7 +20,7 @@ from headscape.errors import InputError
 from headscape.geometry.consensus import consensus_of
 from headscape.geometry.matrix import organize_matrix
 from headscape.geometry.questionnaire import Questionnaire
-from headscape.roles import PROBED, BatchRoles, assign_roles, batch_roles, positional, role_table
+from headscape.roles import PROBED, BatchRoles, assign_roles, batch_roles, positional, role_name, role_table
 from headscape.runs import Run
 from headscape.storage import read_arrays, write_arrays
 from headscape.studies.organize.result import DECAY_RANKS, ENTROPIES, OrganizeResult
@@ -352,7 +352,7 @@ def _summarize(
             if name in probes
         }
         roles = role_table([_roles_of(found) for found in batches], made)
-        frame["role"] = assign_roles(roles, len(frame))
+        frame["role"] = [role_name(role) for role in assign_roles(roles, len(frame))]
         for role, group in roles.groupby("role", sort=False):
             frame[str(role)] = group["score"].to_numpy()
         frame["positional"] = np.mean([found["positional"] for found in batches], axis=0)
