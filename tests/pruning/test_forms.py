@@ -245,7 +245,7 @@ def test_means_without_a_bias_need_the_ragged_form(name, tmp_path):
     model = model_of(name)
     means = means_of(model)
     with pytest.raises(hs.InputError, match="no output bias.*'ragged', or without means"):
-        export_pruned(model, some_heads(model), tmp_path / "out", means=means)
+        export_pruned(model, some_heads(model), tmp_path / "out", "masked", means=means)
     if name != "phi3":
         pairs = [site.heads[h] for site in model.sites for h in (1, 2)]
         with pytest.raises(hs.InputError, match="no output bias"):

@@ -75,7 +75,7 @@ def _kept(r: PruneResult) -> list[Finding]:
         kept = f"{_ABILITIES[ability]} is kept within the budget of {r.budget[ability]:.2%}"
         lost = f"{_ABILITIES[ability]} loses more than the budget of {r.budget[ability]:.2%}"
         text = f"{verdict.opening(kept, lost)}: {price}; {levels}."
-        found.append(Finding(text, "abilities", verdict, f"prune.{ability.partition('.')[0]}"))
+        found.append(Finding(text, "abilities", verdict, "prune.abilities"))
     return found
 
 
