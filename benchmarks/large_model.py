@@ -26,9 +26,8 @@ def write_llama(folder: Path, gigabytes: float, width: int = 2048, tokens: int =
     import transformers
     from safetensors.numpy import save_file
 
-    one = dict(
-        hidden_size=width, intermediate_size=4 * width, num_attention_heads=16, vocab_size=tokens, head_dim=width // 16
-    )
+    sizes = {"hidden_size": width, "intermediate_size": 4 * width, "vocab_size": tokens}
+    one = sizes | {"num_attention_heads": 16, "head_dim": width // 16}
     layer_bytes = 4 * (4 * width**2 + 3 * 4 * width**2)
     config = transformers.LlamaConfig(num_hidden_layers=max(2, round(gigabytes * 1e9 / layer_bytes)), **one)
     config.architectures = ["LlamaForCausalLM"]

@@ -11,6 +11,7 @@ from typing import Any, ClassVar, Literal, Self
 import pandas as pd
 
 from headscape import hooks
+from headscape.claims import claims
 from headscape.records import as_records, load_record, save_record, write_table
 from headscape.verdicts import Judgement, Verdict
 
@@ -49,6 +50,12 @@ class Finding:
     def verdict(self) -> Verdict | None:
         """holds, does not hold, cannot tell; None where nothing was claimed."""
         return None if self.judgement is None else self.judgement.verdict
+
+    @property
+    def citation(self) -> str | None:
+        """Authors, year and place of the claim; None where nothing was claimed."""
+        known = claims().get(self.claim or "")
+        return None if known is None else known.citation
 
     @property
     def holds(self) -> bool | None:
@@ -137,7 +144,9 @@ class Result(ABC):
 
     def to_json(self) -> dict[str, Any]:
         """Findings and tables, for machines."""
-        findings = [asdict(finding) | {"verdict": finding.verdict} for finding in self.findings()]
+        findings = [
+            asdict(finding) | {"verdict": finding.verdict, "citation": finding.citation} for finding in self.findings()
+        ]
         return {"findings": findings, **{name: as_records(table) for name, table in self.tables().items()}}
 
     def save(self, folder: str | Path) -> None:

@@ -69,7 +69,6 @@ def test_weights_and_circuits_are_read_wherever_they_lie(spread, whole):
         assert np.array_equal(read(spread, part), read(whole, part))
     assert copying_scores(spread) == copying_scores(whole)
 
-
     found = []
     for model in (spread, whole):
         with hs.gates(model) as gates:

@@ -22,6 +22,15 @@ __all__ = ["converted"]
 CONVERTED = "converted-2"  # 0.1 kept no hash of what it made
 
 
+def _quantized(file_type: object) -> str:
+    """The number type most weights of a GGUF file have, "" where that is 16 bits or more."""
+    import gguf
+
+    name = {int(kind): kind.name for kind in gguf.LlamaFileType}.get(file_type, "")  # type: ignore[call-overload]
+    name = name.removeprefix("MOSTLY_")
+    return "" if name in ("ALL_F32", "F16", "BF16") else name
+
+
 def converted(file: Path, say: Callable[[str], None]) -> Path:
     """A folder of safetensors made once from a GGUF file, kept in the cache under the file's hash.
 
@@ -61,6 +70,7 @@ def converted(file: Path, say: Callable[[str], None]) -> Path:
                 "fingerprint": fingerprint,
                 "weights": joint_hash(sorted(made.glob("*.safetensors"))),
                 "licence": said.get("general.license", "unknown"),
+                "quantized": _quantized(said.get("general.file_type")),
                 "prefix": [int(bos)] if needs_bos and bos is not None else [],
             },
         )

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     from headscape.attention.sites import Site
 
-__all__ = ["Model", "ModelEntry", "list_models", "load_model", "wrap_module"]
+__all__ = ["Model", "ModelEntry", "device_of", "list_models", "load_model", "wrap_module"]
 
 Task = Literal["causal-lm", "masked-lm", "seq2seq-lm", "image-classifier", "classifier", "encoder", "module"]
 DTYPES = ("float32", "bfloat16", "float16", "auto")
@@ -39,6 +39,7 @@ class ModelEntry:
     licence: str
     download: int
     present: bool
+    quantized: str = ""
 
 
 def list_models() -> list[ModelEntry]:
@@ -48,7 +49,8 @@ def list_models() -> list[ModelEntry]:
     ['smollm2-135m', 'minilm-l6', 'gemma3-270m', 'mpnet-base', 'vit-fmnist']
     """
     return [
-        ModelEntry(m.name, m.summary, m.licence, m.download, bundled.is_present(m)) for m in bundled.BUNDLED.values()
+        ModelEntry(m.name, m.summary, m.licence, m.download, bundled.is_present(m), m.quantized)
+        for m in bundled.BUNDLED.values()
     ]
 
 
@@ -58,7 +60,8 @@ class Model:
 
     `n_heads` counts query heads a layer, `n_kv_heads` the key/value heads they share. `max_tokens` is the longest
     context, None when there is no limit. `prefix` are ids the tokenizer should put before a text but does not.
-    `location` is the absolute path of a model that is loaded by its path, None for one known by name.
+    `location` is the absolute path of a model that is loaded by its path, None for one known by name. `quantized` says
+    in how few bits the weights were stored, "" where they were not, or were drawn anew.
     """
 
     module: torch.nn.Module
@@ -81,6 +84,7 @@ class Model:
     attention: tuple[str, ...] | None = None
     example: Any = field(default=None, repr=False)
     notes: tuple[str, ...] = ()
+    quantized: str = ""
 
     @property
     def config(self) -> Any:
@@ -131,11 +135,12 @@ class Model:
 
 _DESCRIBED = (
     "source location family task causal n_layers n_heads n_kv_heads n_parameters licence max_tokens dtype prefix notes "
-    "fingerprint"
+    "quantized fingerprint"
 )
 
 
-def _device_of(device: str) -> str:
+def device_of(device: str) -> str:
+    """The device of that name, checked to be there; "auto" takes the best there is."""
     import torch
 
     if device == "auto":
@@ -144,7 +149,7 @@ def _device_of(device: str) -> str:
         return "mps" if torch.backends.mps.is_available() else "cpu"
     kind = device.split(":")[0]
     if kind not in ("cpu", "cuda", "mps"):
-        raise InputError(f"device is auto, cpu, cuda or mps, not {device!r}")
+        raise InputError(f"device is auto, cpu, cuda, mps, split or disk, not {device!r}")
     if (kind == "cuda" and not torch.cuda.is_available()) or (kind == "mps" and not torch.backends.mps.is_available()):
         raise InputError(f"this machine has no {kind} device; use device='cpu' or 'auto'")
     return device
@@ -190,7 +195,7 @@ def load_model(
     device_map = SPREAD.get(device, device_map)
     if device_map is not None and random_init is not None:
         raise InputError("random weights are drawn whole; load them without a device map")
-    place = Place("cpu" if device in SPREAD else _device_of(device), dtype, device_map)
+    place = Place("cpu" if device in SPREAD else device_of(device), dtype, device_map)
     text = str(spec)
     path = Path(spec)
     if text in bundled.BUNDLED:
@@ -201,6 +206,7 @@ def load_model(
             folder = converted(next(folder.glob("*.gguf")), say)
         model = _from_folder(folder, text, place, random_init)
         model.licence = entry.licence
+        model.quantized = entry.quantized if random_init is None else ""
         return model
     if path.suffix.lower() == ".gguf":
         if not path.is_file():
@@ -306,6 +312,7 @@ def _from_folder(folder: Path, source: str, place: Place, random_init: int | Non
         random_init=random_init,
         location=str(Path(source).resolve()) if Path(source).exists() and source not in bundled.BUNDLED else None,
         notes=tuple(notes),
+        quantized=str(said.get("quantized", "")) if random_init is None else "",
     )
 
 

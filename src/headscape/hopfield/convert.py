@@ -20,7 +20,7 @@ from headscape.attention.tapping import tapped
 from headscape.attention.taps import AttentionCall, Tap
 from headscape.attention.weights import check_weights
 from headscape.errors import HeadscapeError, InputError
-from headscape.hopfield.layer import HiddenState, Init, Skip, carry, check_alphas, skip_over
+from headscape.hopfield.layer import HiddenState, Init, Scheme, Skip, carry, check_alphas, skip_over
 
 __all__ = ["to_hopfield"]
 
@@ -39,6 +39,7 @@ def to_hopfield(
     alpha_hidden: float = 0.5,
     init: Init = "zero",
     skip: Skip = "scaled",
+    scheme: Scheme = "forward-backward",
 ) -> Iterator[Network]:
     """Give a network Modern Hopfield Attention inside the `with` block.
 
@@ -58,6 +59,8 @@ def to_hopfield(
         "zero", "first" or "debias": how the hidden state starts (`headscape.hopfield.layer.carry`).
     skip
         "scaled", or "residual" to keep the network's own; alpha is then unused.
+    scheme
+        "forward-backward", the equations above; "sum" adds scores up without decay (RealFormer).
 
     Raises
     ------
@@ -69,7 +72,8 @@ def to_hopfield(
     >>> with hs.to_hopfield(model, alpha_hidden=0.5, skip="residual"):  # doctest: +SKIP
     ...     logits = model.module(ids, use_cache=False).logits
     """
-    check_alphas(alpha, alpha_hidden, init, skip)
+    check_alphas(alpha, alpha_hidden, init, skip, scheme)
+    carried = alpha_hidden > 0 or scheme == "sum"
     network: nn.Module = model.module if isinstance(model, Model) else model
     if id(network) in _converted:
         raise InputError("this network is already inside a to_hopfield block; leave that one first")
@@ -79,7 +83,7 @@ def to_hopfield(
     with _evaluating(network):
         described = model if isinstance(model, Model) else wrap_module(network)
         sites = described.sites
-        if alpha_hidden > 0:
+        if carried:
             _check_heads(sites)
         if skip == "scaled":
             _check_skips(described)
@@ -89,8 +93,9 @@ def to_hopfield(
         restore.callback(network.register_forward_pre_hook(_refuse_cache, with_kwargs=True).remove)
         if skip == "scaled":
             restore.enter_context(_scaled_skips(described, _Skips(alpha)))
-        if alpha_hidden > 0:  # without a hidden state scores stay as they are, and attention may stay fused
-            restore.enter_context(tapped(network, _HiddenStates(described, alpha_hidden, init), described.attention))
+        if carried:  # without a hidden state scores stay as they are, and attention may stay fused
+            states = _HiddenStates(described, alpha_hidden, init, scheme)
+            restore.enter_context(tapped(network, states, described.attention))
         yield model
 
 
@@ -99,12 +104,12 @@ class _HiddenStates(Tap):
 
     blockwise = False
 
-    def __init__(self, model: Model, alpha_hidden: float, init: Init) -> None:
+    def __init__(self, model: Model, alpha_hidden: float, init: Init, scheme: Scheme) -> None:
         modules = dict(model.module.named_modules())
         self.sites = {id(modules[site.name]): site for site in model.sites}
         self.last = {site.block: site.layer for site in model.sites}
         self.known = model.task != "module"  # in a network of the user's own, keys may rightly outnumber queries
-        self.alpha_hidden, self.init = alpha_hidden, init
+        self.alpha_hidden, self.init, self.scheme = alpha_hidden, init, scheme
         self.states: dict[str, HiddenState | None] = {}
         self.reached: dict[str, int] = {}
 
@@ -124,7 +129,8 @@ class _HiddenStates(Tap):
                 f"layer {layer} of block {block!r} did not run right after layer {layer - 1}; its hidden state is not "
                 "known (is a layer skipped, or run again by checkpointing?)"
             )
-        entering, state = carry(self.states.get(block) if layer else None, scores, self.alpha_hidden, self.init)
+        before = self.states.get(block) if layer else None
+        entering, state = carry(before, scores, self.alpha_hidden, self.init, self.scheme)
         self.reached[block] = layer
         self.states[block] = None if layer == self.last[block] else state
         return entering

@@ -7,33 +7,44 @@ network is the one with alpha_hidden 0 and a residual skip. Weights are initiali
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
-from typing import Literal, NamedTuple
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any, Literal, NamedTuple, get_args
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
 from headscape.errors import InputError
-from headscape.hopfield.layer import HiddenState, HopfieldAttention, Init, Rotate, Skip, check_alphas
+from headscape.hopfield.layer import HiddenState, HopfieldAttention, Init, Rotate, Scheme, Skip, check_alphas
 
-__all__ = ["ARMS", "Arm", "Attention", "NetworkConfig", "Output", "Transformer", "arm"]
+__all__ = ["ARMS", "Arm", "Attention", "NetworkConfig", "Output", "Transformer", "arm", "base_arm"]
 
-Kind = Literal["gpt", "vit", "xl"]
+Kind = Literal["gpt", "vit", "xl", "model"]
+Start = Literal["usual", "scaled"]
 STD = 0.02  # of all initial weights, as in GPT-2 and ViT
 
 
 @dataclass(frozen=True)
 class Attention:
-    """The kind of attention of a network: see `HopfieldAttention`."""
+    """The kind of attention of a network: see `HopfieldAttention`.
+
+    `start` is how projections into the stream begin: "usual" (GPT-2: smaller by sqrt(2 layers)), or "scaled", as large
+    as a stream that every layer scales down asks for (`Transformer`).
+    """
 
     alpha: float = 0.5
     alpha_hidden: float = 0.0
     init: Init = "zero"
     skip: Skip = "residual"
+    scheme: Scheme = "forward-backward"
+    learned: bool = False
+    start: Start = "usual"
 
     def __post_init__(self) -> None:
-        check_alphas(self.alpha, self.alpha_hidden, self.init, self.skip)
+        check_alphas(self.alpha, self.alpha_hidden, self.init, self.skip, self.scheme, self.learned)
+        if self.start not in get_args(Start):
+            raise InputError(f"start must be one of {', '.join(get_args(Start))}, not {self.start!r}")
 
 
 @dataclass(frozen=True)
@@ -42,10 +53,13 @@ class Arm:
 
     title: str
     about: str
-    hidden: bool = False  # scores are carried along depth
+    hidden: bool = False  # scores are carried along depth, with a' as given
     scaled: bool = False  # the skip is a x + (1 - a) attention
+    changes: Mapping[str, Any] = field(default_factory=dict)  # other fields of `Attention`
+    stretch: float = 1.0  # of the number of steps
 
 
+LEARNED_START = 0.02
 ARMS = {
     "standard": Arm("standard", "standard attention with a residual skip"),
     "hidden": Arm("hidden state", "the hidden state alone (scores carried along depth)", hidden=True),
@@ -53,19 +67,45 @@ ARMS = {
     "both": Arm(
         "both (Hopfield)", "Modern Hopfield Attention (hidden state and scaled skip)", hidden=True, scaled=True
     ),
+    "rescaled": Arm(
+        "both, own start",
+        "Modern Hopfield Attention with initial weights made for its scaled skip",
+        hidden=True,
+        scaled=True,
+        changes={"start": "scaled"},
+    ),
+    "realformer": Arm("RealFormer", "RealFormer (scores added up over depth)", changes={"scheme": "sum"}),
+    "learned": Arm(
+        "learned hidden state",
+        "a hidden state whose a' is learned per layer and head",
+        changes={"learned": True, "alpha_hidden": LEARNED_START},
+    ),
+    "longer": Arm("standard, longer", "standard attention with a third more steps", stretch=4 / 3),
 }
+"""`longer` is the positive control: a gain that a comparison should detect."""
+
+
+def base_arm(name: str) -> Arm:
+    """The arm of a name, which may be followed by the alphas it is run with.
+
+    >>> base_arm("both a=0.3 a'=0.5").title
+    "both (Hopfield) a=0.3 a'=0.5"
+    """
+    key, _, alphas = name.partition(" ")
+    return replace(ARMS[key], title=f"{ARMS[key].title} {alphas}".rstrip())
 
 
 def arm(name: str, alpha: float = 0.5, alpha_hidden: float = 0.5, init: Init = "zero") -> Attention:
     """The attention of one of the `ARMS`.
 
-    >>> arm("hidden", alpha_hidden=0.7)
-    Attention(alpha=0.5, alpha_hidden=0.7, init='zero', skip='residual')
+    >>> arm("hidden", alpha_hidden=0.7).alpha_hidden, arm("standard").alpha_hidden
+    (0.7, 0.0)
     """
     if name not in ARMS:
         raise InputError(f"no arm {name!r}; there are {', '.join(ARMS)}")
     chosen = ARMS[name]
-    return Attention(alpha, alpha_hidden if chosen.hidden else 0.0, init, "scaled" if chosen.scaled else "residual")
+    usual = Attention(alpha, alpha_hidden if chosen.hidden else 0.0, init, "scaled" if chosen.scaled else "residual")
+    return replace(usual, **chosen.changes)
 
 
 @dataclass(frozen=True)
@@ -73,7 +113,7 @@ class NetworkConfig:
     """Sizes of a network.
 
     `outputs` are the classes of a ViT, the vocabulary of the others. `tokens` is the context of a language model,
-    `memory` how many earlier tokens a Transformer-XL attends to beyond it.
+    `memory` how many earlier tokens a Transformer-XL attends to beyond it. Of kind "model" is a trained model, `source`.
     """
 
     kind: Kind
@@ -92,14 +132,15 @@ class NetworkConfig:
     modern: bool = False  # RMSNorm, SwiGLU, rotary positions, no biases (LLaMA)
     dropout: float = 0.0
     drop_path: float = 0.0
+    source: str = ""
 
     def __post_init__(self) -> None:
         sizes = {"layers": self.layers, "heads": self.heads, "dim": self.dim, "tokens": self.tokens}
         for name, size in (sizes | {"outputs": self.outputs, "patch": self.patch}).items():
             if size < 1:
                 raise InputError(f"{name} must be at least 1, not {size}")
-        if self.kind not in ("gpt", "vit", "xl"):
-            raise InputError(f"a network is gpt, vit or xl, not {self.kind!r}")
+        if self.kind not in get_args(Kind):
+            raise InputError(f"a network is one of {', '.join(get_args(Kind))}, not {self.kind!r}")
         if self.kind == "vit" and self.image % self.patch:
             raise InputError(f"patches of {self.patch} do not divide an image of {self.image} pixels")
 
@@ -186,7 +227,7 @@ class _Block(nn.Module):
             head_dim=config.head_dim,
             bias=not config.modern,
             dropout=config.dropout,
-            **vars(attention),
+            **{name: value for name, value in vars(attention).items() if name != "start"},
         )
         norm = nn.RMSNorm if config.modern else nn.LayerNorm
         self.norm1, self.norm2, self.mlp = norm(config.dim), norm(config.dim), _Mlp(config)
@@ -236,11 +277,20 @@ class Transformer(nn.Module):
         self._start()
 
     def _start(self) -> None:
-        """Normal weights of one scale; projections into the residual stream smaller by sqrt(2 layers), as in GPT-2."""
+        """Normal weights of one scale; projections into the residual stream smaller by sqrt(2 layers), as in GPT-2.
+
+        A scaled skip a x + (1 - a) attention fades what earlier layers added: after L layers as much is left as of
+        (1 - a^2L) / (1 - a^2) whole ones. A start made for it counts these in place of the layers, and output
+        projections are larger by 1 / (1 - a).
+        """
+        counted, grown, a = float(self.config.layers), 1.0, self.attention.alpha
+        if self.attention.start == "scaled":
+            counted, grown = (1 - a ** (2 * self.config.layers)) / (1 - a**2), 1 / (1 - a)
         for name, parameter in self.named_parameters():
             if parameter.dim() > 1 and not name.endswith((".u", ".v")):
                 into_stream = name.endswith(("out_proj.weight", "down.weight"))
-                nn.init.normal_(parameter, std=STD / math.sqrt(2 * self.config.layers) if into_stream else STD)
+                std = STD / math.sqrt(2 * counted) if into_stream else STD
+                nn.init.normal_(parameter, std=std * grown if name.endswith("out_proj.weight") else std)
             elif name.endswith("bias"):
                 nn.init.zeros_(parameter)
 
