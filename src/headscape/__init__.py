@@ -15,6 +15,7 @@ _HOMES = {
     "attention.intervene": ("ablate", "gates", "mean_outputs", "patch_maps", "replace_attention", "scale_scores"),
     "attention.loss": ("loss",),
     "attention.models": ("Model", "list_models", "load_model", "wrap_module"),
+    "attention.tracking": ("Tracker",),
     "captures": ("Capture", "open_capture"),
     "errors": ("HeadscapeError", "InputError"),
     "geometry.consensus": ("Consensus", "consensus"),
@@ -33,6 +34,7 @@ _HOMES = {
     "studies.heads": ("find_heads",),
     "studies.organize": ("organize",),
     "studies.prune": ("prune", "rank_heads"),
+    "studies.series": ("series",),
     "tensor": ("AttentionTensor", "HeadId"),
     "tree": ("PartitionTree",),
     "wavelets.entropy": ("decay_curve", "head_entropies", "network_entropy", "reconstruct", "top_energy"),
@@ -74,6 +76,7 @@ if TYPE_CHECKING:
     )
     from headscape.attention.loss import loss
     from headscape.attention.models import Model, list_models, load_model, wrap_module
+    from headscape.attention.tracking import Tracker
     from headscape.captures import Capture, open_capture
     from headscape.errors import HeadscapeError, InputError
     from headscape.geometry.consensus import Consensus, consensus
@@ -90,6 +93,7 @@ if TYPE_CHECKING:
     from headscape.runs import Run
     from headscape.studies.organize.study import organize
     from headscape.studies.prune.study import prune, rank_heads
+    from headscape.studies.series.study import series
     from headscape.tensor import AttentionTensor, HeadId
     from headscape.tree import PartitionTree
     from headscape.wavelets.entropy import decay_curve, head_entropies, network_entropy, reconstruct, top_energy

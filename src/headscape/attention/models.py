@@ -39,6 +39,7 @@ class ModelEntry:
     licence: str
     download: int
     present: bool
+    quantized: str = ""
 
 
 def list_models() -> list[ModelEntry]:
@@ -48,7 +49,8 @@ def list_models() -> list[ModelEntry]:
     ['smollm2-135m', 'minilm-l6', 'gemma3-270m', 'mpnet-base', 'vit-fmnist']
     """
     return [
-        ModelEntry(m.name, m.summary, m.licence, m.download, bundled.is_present(m)) for m in bundled.BUNDLED.values()
+        ModelEntry(m.name, m.summary, m.licence, m.download, bundled.is_present(m), m.quantized)
+        for m in bundled.BUNDLED.values()
     ]
 
 
@@ -58,7 +60,8 @@ class Model:
 
     `n_heads` counts query heads a layer, `n_kv_heads` the key/value heads they share. `max_tokens` is the longest
     context, None when there is no limit. `prefix` are ids the tokenizer should put before a text but does not.
-    `location` is the absolute path of a model that is loaded by its path, None for one known by name.
+    `location` is the absolute path of a model that is loaded by its path, None for one known by name. `quantized` says
+    in how few bits the weights were stored, "" where they were not, or were drawn anew.
     """
 
     module: torch.nn.Module
@@ -80,6 +83,7 @@ class Model:
     attention: tuple[str, ...] | None = None
     example: Any = field(default=None, repr=False)
     notes: tuple[str, ...] = ()
+    quantized: str = ""
 
     @property
     def config(self) -> Any:
@@ -130,7 +134,7 @@ class Model:
 
 _DESCRIBED = (
     "source location family task causal n_layers n_heads n_kv_heads n_parameters licence max_tokens dtype prefix notes "
-    "fingerprint"
+    "quantized fingerprint"
 )
 
 
@@ -193,6 +197,7 @@ def load_model(
             folder = converted(next(folder.glob("*.gguf")), say)
         model = _from_folder(folder, text, device, dtype, random_init)
         model.licence = entry.licence
+        model.quantized = entry.quantized if random_init is None else ""
         return model
     if path.suffix.lower() == ".gguf":
         if not path.is_file():
@@ -285,6 +290,7 @@ def _from_folder(folder: Path, source: str, device: str, dtype: str, random_init
         random_init=random_init,
         location=str(Path(source).resolve()) if Path(source).exists() and source not in bundled.BUNDLED else None,
         notes=tuple(notes),
+        quantized=str(said.get("quantized", "")) if random_init is None else "",
     )
     record = getattr(module.config, "headscape_hopfield", None)
     if record is not None and hooks.restore_conversion is not None:
