@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -10,6 +11,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
+from headscape import hooks
 from headscape.attention import bundled
 from headscape.attention.convert import converted
 from headscape.attention.inputs import ImagePreparation
@@ -298,7 +300,7 @@ def _from_folder(folder: Path, source: str, place: Place, random_init: int | Non
     if place.device_map is None:
         module.to(place.device)
     said = bundled.read_notes(folder)
-    return _describe(
+    model = _describe(
         module,
         tokenizer,
         source=source,
@@ -314,6 +316,12 @@ def _from_folder(folder: Path, source: str, place: Place, random_init: int | Non
         notes=tuple(notes),
         quantized=str(said.get("quantized", "")) if random_init is None else "",
     )
+    record = getattr(module.config, "headscape_hopfield", None)
+    if record is not None and hooks.restore_conversion is not None:
+        del module.config.headscape_hopfield
+        hooks.restore_conversion(model, record)
+        model.notes = (*model.notes, "converted to Modern Hopfield Attention: " + json.dumps(record))
+    return model
 
 
 def _licence(folder: Path) -> str:
