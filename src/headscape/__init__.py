@@ -54,6 +54,15 @@ def _render_html(result: Any) -> str:
 
 hooks.render_html = _render_html
 
+
+def _restore_conversion(model: Any, record: Any) -> None:
+    from headscape.hopfield.convert import restored
+
+    restored(model, record)
+
+
+hooks.restore_conversion = _restore_conversion
+
 if TYPE_CHECKING:
     from headscape.attention.capture import capture, check_parity
     from headscape.attention.inputs import sample_images, sample_text

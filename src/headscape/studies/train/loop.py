@@ -264,7 +264,7 @@ class _Run:
 
     def _save_checkpoint(self) -> None:
         tensors = dict(self.network.state_dict())
-        for i, state in enumerate(self.optimizer.state_dict()["state"].values()):
+        for i, state in self.optimizer.state_dict()["state"].items():
             tensors |= {f"optimizer/{i}/{name}": value for name, value in state.items()}
         tensors |= {f"memory/{i}": m for i, m in enumerate(self.memory or [])}
         facts = {name: getattr(self, name) for name in _PROGRESS} | {"scaler": self.scaler.state_dict()}

@@ -16,9 +16,9 @@ from typing import Any, TypeVar, Unpack
 from headscape.attention.models import device_of
 from headscape.errors import HeadscapeError, InputError
 from headscape.fingerprints import digest
-from headscape.hopfield.layer import Init
 from headscape.hopfield.networks import ARMS, Attention, NetworkConfig, Transformer, arm, base_arm
 from headscape.hopfield.presets import Preset, preset
+from headscape.hopfield.state import Init
 from headscape.records import save_record
 from headscape.runs import Run
 from headscape.studies.train.augment import check_augment
