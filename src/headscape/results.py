@@ -11,6 +11,7 @@ from typing import Any, ClassVar, Literal, Self
 import pandas as pd
 
 from headscape import hooks
+from headscape.claims import claims
 from headscape.records import as_records, load_record, save_record, write_table
 from headscape.verdicts import Judgement, Verdict
 
@@ -28,6 +29,7 @@ FigureKind = Literal[
     "heatmap",  # values (n_row, n_column); rows?, columns?; centre? for a diverging palette
     "violins",  # groups: list of {name, values, side?}
     "maps",  # panels: list of {name, values (n_query, n_key), query_tokens, key_tokens, high? (of a shared scale)}
+    "frames",  # frames (names), panels: list of {name, x, y ((n,) or (n_frame, n)), grid?}, names, group (n_frame, n)
     "table",  # columns: list of str; rows: list of list
 ]
 
@@ -48,6 +50,12 @@ class Finding:
     def verdict(self) -> Verdict | None:
         """holds, does not hold, cannot tell; None where nothing was claimed."""
         return None if self.judgement is None else self.judgement.verdict
+
+    @property
+    def citation(self) -> str | None:
+        """Authors, year and place of the claim; None where nothing was claimed."""
+        known = claims().get(self.claim or "")
+        return None if known is None else known.citation
 
     @property
     def holds(self) -> bool | None:
@@ -136,7 +144,9 @@ class Result(ABC):
 
     def to_json(self) -> dict[str, Any]:
         """Findings and tables, for machines."""
-        findings = [asdict(finding) | {"verdict": finding.verdict} for finding in self.findings()]
+        findings = [
+            asdict(finding) | {"verdict": finding.verdict, "citation": finding.citation} for finding in self.findings()
+        ]
         return {"findings": findings, **{name: as_records(table) for name, table in self.tables().items()}}
 
     def save(self, folder: str | Path) -> None:

@@ -9,12 +9,24 @@ import io
 import json
 from collections.abc import Iterator
 from contextlib import contextmanager, redirect_stderr
+from logging import ERROR, getLogger
 from pathlib import Path
 from typing import Any
 
+from headscape.attention.placing import DeviceMap, device_map_of
 from headscape.errors import InputError
+from headscape.fingerprints import cache_root
 
-__all__ = ["draw_module", "quiet", "read_config", "read_gguf", "read_module", "read_tokenizer", "stock_class"]
+__all__ = [
+    "draw_module",
+    "gguf_weights",
+    "quiet",
+    "read_config",
+    "read_gguf",
+    "read_module",
+    "read_tokenizer",
+    "stock_class",
+]
 
 _MAY_ASK = ("config.json", "tokenizer_config.json", "preprocessor_config.json", "processor_config.json")
 
@@ -26,13 +38,17 @@ def quiet() -> Iterator[None]:
 
     logging: Any = untyped
     before, bars = logging.get_verbosity(), logging.is_progress_bar_enabled()
+    accelerate = getLogger("accelerate")  # which notes that weights are on disk, as they were asked to be
+    level = accelerate.level
     logging.set_verbosity_error()
+    accelerate.setLevel(ERROR)
     logging.disable_progress_bar()
     try:
         with redirect_stderr(io.StringIO()):  # the GGUF reader draws a bar that no setting switches off
             yield
     finally:
         logging.set_verbosity(before)
+        accelerate.setLevel(level)
         if bars:
             logging.enable_progress_bar()
 
@@ -95,24 +111,36 @@ def stock_class(config: Any) -> Any:
     return named if stock else transformers.AutoModel
 
 
-def read_module(kind: Any, folder: Path, dtype: Any) -> tuple[Any, list[str]]:
+def read_module(kind: Any, folder: Path, dtype: Any, device_map: DeviceMap | None = None) -> tuple[Any, list[str]]:
     """The network of a folder as `kind`, and the names of the weights that the folder lacks."""
     options = {"dtype": dtype, "use_safetensors": True, "output_loading_info": True, "local_files_only": True}
     with _reading(folder):
+        if device_map is not None:
+            import torch
+
+            with torch.device("meta"):
+                bare = _builder(kind)(read_config(folder))
+            # safetensors are read where they are; only weights that change their type are written anew
+            options |= {"device_map": device_map_of(device_map, bare), "offload_folder": cache_root() / "offload"}
         module, info = kind.from_pretrained(folder, trust_remote_code=False, **options)
     return module, sorted(info["missing_keys"])
+
+
+def _builder(kind: Any) -> Any:
+    """What makes a network of a configuration."""
+    import transformers
+
+    return transformers.AutoModel.from_config if kind is transformers.AutoModel else kind
 
 
 def draw_module(kind: Any, config: Any, folder: Path, seed: int) -> Any:
     """The network of a folder with weights drawn anew; the state of torch's generator is left as it was."""
     import torch
-    import transformers
 
-    build = transformers.AutoModel.from_config if kind is transformers.AutoModel else kind
     devices: list[Any] = []
     with _reading(folder), torch.random.fork_rng(devices):
         torch.manual_seed(seed)
-        return build(config)
+        return _builder(kind)(config)
 
 
 def read_tokenizer(folder: Path) -> Any:
@@ -124,12 +152,34 @@ def read_tokenizer(folder: Path) -> Any:
 
 
 def read_gguf(file: Path) -> tuple[Any, Any]:
-    """Network and tokenizer of a GGUF file, in float32."""
+    """Network (on the meta device: shapes and names without weights) and tokenizer of a GGUF file."""
     import torch
     import transformers
 
-    options: dict[str, Any] = {"gguf_file": file.name, "local_files_only": True}
-    causal = transformers.AutoModelForCausalLM
+    options: dict[str, Any] = {"gguf_file": file.name, "local_files_only": True, "trust_remote_code": False}
     with _reading(file):
-        module = causal.from_pretrained(file.parent, trust_remote_code=False, dtype=torch.float32, **options)
-        return module, transformers.AutoTokenizer.from_pretrained(file.parent, trust_remote_code=False, **options)
+        config = transformers.AutoConfig.from_pretrained(file.parent, **options)
+        build: Any = transformers.AutoModelForCausalLM.from_config
+        with torch.device("meta"):
+            module = build(config, trust_remote_code=False)
+        return module, transformers.AutoTokenizer.from_pretrained(file.parent, **options)
+
+
+def gguf_weights(reader: Any, module: Any) -> Iterator[tuple[str, Any]]:
+    """The weights of an open GGUF file for that network, dequantized to float32, one at a time: name and array."""
+    import gguf
+    from transformers import modeling_gguf_pytorch_utils as untyped
+
+    reading: Any = untyped  # transformers' own table of names and layouts, read without its list of all tensors
+    kind = str(reader.fields["general.architecture"].contents())
+    parsed: dict[str, Any] = {"config": module.config.to_dict(), "tensors": {}}
+    processor = reading.TENSOR_PROCESSORS.get(kind, reading.TensorProcessor)(config=parsed["config"])
+    names = reading.get_gguf_hf_weights_map(module, processor)
+    for tensor in reader.tensors:
+        weights = gguf.quants.dequantize(tensor.data, tensor.tensor_type)
+        made = processor.process(weights=weights, name=tensor.name, tensor_key_mapping=names, parsed_parameters=parsed)
+        if made.name in names:
+            yield names[made.name], made.weights
+    yield from (
+        (name, weights.numpy()) for name, weights in parsed["tensors"].items()
+    )  # experts that were put together

@@ -34,6 +34,9 @@ Block = Annotated[str | None, typer.Option(help="Which block of an encoder-decod
 RandomWeights = Annotated[
     bool, typer.Option("--random-weights", help="Also run the same architecture with random weights, as a control.")
 ]
+Drawn = Annotated[
+    str | None, typer.Option("--heads", help="Heads to draw before and after organizing: decoder.3.7,decoder.4.0.")
+]
 Paper = Annotated[bool, typer.Option("--paper", help="The paper's settings instead of the default.")]
 Iterations = Annotated[int | None, typer.Option(help="Iterations of the questionnaire.")]
 
@@ -48,7 +51,9 @@ Resume = Annotated[
     bool, typer.Option("--resume", help="Refuse to start anew if this study was begun with other settings.")
 ]
 Seed = Annotated[int, typer.Option(help="Seed of every random choice.", min=0)]
-Device = Annotated[str, typer.Option(help="auto, cpu, cuda or mps.")]
+Device = Annotated[
+    str, typer.Option(help="auto, cpu, cuda, mps; split (over devices, memory and disk), or disk (layer by layer).")
+]
 Weights = Annotated[str, typer.Option("--weights", help="Number type of the weights: float32, bfloat16, float16.")]
 Online = Annotated[bool, typer.Option("--online", help="Allow a hub id to be downloaded.")]
 Open = Annotated[bool, typer.Option("--open", help="Open the page in the browser.")]

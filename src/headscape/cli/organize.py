@@ -12,6 +12,7 @@ from headscape.cli.runs import capture_to, check_blocks, default_run, kept_of, s
 from headscape.cli.shared import (
     app,
     finish,
+    listed,
     load,
     loader,
     one_of,
@@ -33,6 +34,7 @@ def organize(
     run: o.Run,
     block: o.Block = None,
     kind: Annotated[str | None, typer.Option(help="probs or scores; probs where both were kept.")] = None,
+    heads: o.Drawn = None,
     paper: o.Paper = False,
     iterations: o.Iterations = None,
     random_weights: o.RandomWeights = False,
@@ -85,10 +87,21 @@ def organize(
     own = loader(device, online, quiet)
     with working("organizing", quiet, jobs=jobs, engine=engine, scheduler=scheduler, resume=resume) as how:
         common: dict[str, Any] = {"control": random_weights, "loader": own, "random_state": seed, **options, **how}
+        common["n_basis"] = 400 if paper else None
         results = [
-            run_organize(run, model=use_model, **common | {"block": name}) for name in open_capture(run).chosen(block)
+            run_organize(run, model=use_model, **common | {"block": name, "heads": drawn})
+            for name, drawn in _drawn(heads, open_capture(run).chosen(block)).items()
         ]
     finish(results, as_json, at=run)
+
+
+def _drawn(heads: str | None, blocks: list[str]) -> dict[str, list[str]]:
+    """The heads that were named, by block."""
+    named = listed(heads) or []
+    strange = [head for head in named if head.rsplit(".", 2)[0] not in blocks]
+    if strange:
+        raise InputError(f"--heads: no block of this run has a head {strange[0]!r}; blocks are {', '.join(blocks)}")
+    return {block: [head for head in named if head.rsplit(".", 2)[0] == block] for block in blocks}
 
 
 def _questionnaire(paper: bool, changes: dict[str, Any]) -> Questionnaire:
@@ -144,6 +157,7 @@ def analyze(
     tokens: o.Tokens = 256,
     batches: o.Batches = 10,
     pool: o.Pool = None,
+    heads: o.Drawn = None,
     random_weights: o.RandomWeights = False,
     jobs: o.Jobs = 1,
     engine: o.Engine = "local",
@@ -173,7 +187,8 @@ def analyze(
         own = loader(device, online, quiet, weights)
         common: dict[str, Any] = {"control": random_weights, "loader": own, "random_state": seed, **how}
         results: list[Result] = [
-            run_organize(target, model=loaded, block=name, **common) for name in captured.chosen(block)
+            run_organize(target, model=loaded, block=name, heads=drawn, **common)
+            for name, drawn in _drawn(heads, captured.chosen(block)).items()
         ]
         if prompt and len(prompt) == 2 and "probs" in kept and pool is None:
             results.append(compare_prompts(target, **how))

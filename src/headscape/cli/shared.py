@@ -14,6 +14,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
+from headscape.claims import claim
 from headscape.errors import InputError
 
 if TYPE_CHECKING:
@@ -162,8 +163,12 @@ def finish(
             out.print(f"{result.title}{f': {b}' if (b := getattr(result, 'block', '')) else ''}", style="bold")
         for title, frame in result.summary():
             print_frame(title, frame)
-        for finding in result.findings():
+        findings = result.findings()
+        for finding in findings:
             out.print(f"- {finding}")
+        known = [claim(finding.claim) for finding in findings if finding.citation is not None and finding.claim]
+        for source in dict.fromkeys(one.source for one in known):
+            out.print(f"Claims tested: {source}.", style="dim")
     if at is not None:
         page = Path(at) / "report.html"
         lines = [

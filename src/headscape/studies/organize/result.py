@@ -55,7 +55,8 @@ class OrganizeResult(Result):
     tree, distances and affinity are the consensus over batches. entropies and null_entropies are (n_batch, 5, n_head)
     in the order of `ENTROPIES`; network likewise (n_batch, 5). energy holds, for every batch, the share of the energy
     in the largest 1 % of the tri-Haar coefficients: organized, and in the natural order. The mean (DC) coefficient,
-    which the rows' sums fix, is left out.
+    which the rows' sums fix, is left out. Batch i of the control_* arrays was given to draw i mod settings["draws"] of
+    random weights. maps holds heads of the first batch with the orders of their own 2-D organization.
     """
 
     study: ClassVar[str] = "organize"
@@ -85,6 +86,8 @@ class OrganizeResult(Result):
     compression: Array
     query_trees: Sequence[PartitionTree]
     key_trees: Sequence[PartitionTree]
+    maps: Mapping[str, Mapping[str, Array]]
+    tokens: Mapping[str, Sequence[str]]
     settings: Mapping[str, Any]
 
     @property
@@ -181,7 +184,7 @@ class OrganizeResult(Result):
         for k, name in enumerate(ENTROPIES):
             frame[f"{name}_null"] = self.null_network[:, k]
         frame.insert(0, "batch", np.arange(self.n_batches))
-        return frame
+        return frame.drop(columns=["dc", "dc_null"]) if self.kind == "probs" else frame
 
     @cached_property
     def gain(self) -> Array:
@@ -190,10 +193,11 @@ class OrganizeResult(Result):
 
     @cached_property
     def control_gain(self) -> Array | None:
-        """The same with random weights, None without that control."""
+        """The same for every draw of random weights, mean over its batches; None without that control."""
         if self.control_energy is None or self.control_null_energy is None:
             return None
-        return _ratio(self.control_energy[:, 0], self.control_null_energy[:, 0])
+        gain, draws = _ratio(self.control_energy[:, 0], self.control_null_energy[:, 0]), int(self.settings["draws"])
+        return np.array([gain[d::draws].mean() for d in range(min(draws, len(gain)))])
 
     @cached_property
     def effect(self) -> Interval:

@@ -33,14 +33,10 @@ class Loader:
         InputError
             The run was imported and has no model; the model is not there any more, or its weights are others now.
         """
-        from headscape.attention.models import load_model
-
         source = run.model_source
         if source is None:
             raise InputError(f"{run.path} was imported: there is no model; capture one for what needs it")
-        dtype = self.weights or str(run.meta["model"].get("dtype", "float32"))
-        options = {"device": self.device, "dtype": dtype, "online": self.online, "say": self.say}
-        model = load_model(source, random_init=random_init, **options)  # type: ignore[arg-type]
+        model = self.load(source, str(run.meta["model"].get("dtype", "float32")), random_init)
         captured = run.meta["model"].get("fingerprint")
         if random_init is None and captured is not None and model.fingerprint != captured:
             raise InputError(
@@ -48,6 +44,13 @@ class Loader:
                 f"{model.fingerprint[:12]}..., the run's {str(captured)[:12]}...; capture again, or put the old ones back"
             )
         return model
+
+    def load(self, source: str, dtype: str = "float32", random_init: int | None = None) -> Model:
+        """A model by name or path, in the number type that was asked for or `dtype`."""
+        from headscape.attention.models import load_model
+
+        options = {"device": self.device, "dtype": self.weights or dtype, "online": self.online, "say": self.say}
+        return load_model(source, random_init=random_init, **options)  # type: ignore[arg-type]
 
     def model_or_none(self, run: Run, without: str) -> Model | None:
         """The model of a run, or None with a line that says what is left out (`without`) and why."""
