@@ -175,7 +175,7 @@ def test_colour_menu_offers_everything_and_recolours(page):
 
     roles = RESULT.frame["role"].tolist()
     assert groups("column:2") == [roles.index(role) for role in roles]
-    assert page.inner_text("#legend").split("\n")[0].endswith("first token")
+    assert page.inner_text("#legend").split("\n")[0].endswith("previous token")
     layers = RESULT.frame["layer"].tolist()
     assert groups("layer") == [layers.index(layer) for layer in layers]
     labels = head_tree(N_LAYER, N_HEAD).level(1).tolist()
