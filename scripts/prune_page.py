@@ -62,7 +62,9 @@ def section(found: dict[str, Any]) -> str:
         "|---" * (len(shares) + 2) + "|",
     ]
     rows = {name: [cost(found, name, share, main_ability) for share in shares] for name in grouped(methods)}
-    order = sorted(rows, key=lambda name: (rows[name].count(None), np.mean([cell.value for cell in rows[name] if cell])))
+    order = sorted(
+        rows, key=lambda name: (rows[name].count(None), np.mean([cell.value for cell in rows[name] if cell]))
+    )
     for name in order:
         n = sorted({cell.n for cell in rows[name] if cell})
         label = NAMES.get(name, "random, three draws" if name == "random" else name)
