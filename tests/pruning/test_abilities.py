@@ -26,7 +26,7 @@ def model():
 
 @pytest.fixture(scope="module")
 def windows():
-    return [np.random.default_rng(i).integers(10, 90, 96) for i in range(4)]
+    return [np.random.default_rng(i).integers(10, 90, 96) for i in range(8)]
 
 
 def test_the_second_half_is_judged_and_the_control_differs_in_the_first_alone(model, windows):
