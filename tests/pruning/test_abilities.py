@@ -52,7 +52,7 @@ def test_facts_are_asked_for_at_several_distances(model, windows):
             assert stated and asked[1:] == lives
             assert other[a - 3 : b] == ids[start - 3 : stop]  # the same answer, after other facts
             distances.append(start - 3 - stated[0])
-        assert distances[0] == max(distances) and len(set(distances)) > 1
+        assert len(set(distances)) > 1
         assert ids[task.spans[0][0] - 3 :] == other[control.spans[0][0] - 3 :] and ids != other
     assert any(t.spans != c.spans for t, c in zip(found.tasks, found.control, strict=True))  # of different lengths
     assert "retrieval" not in abilities_of(model, [w[:20] for w in windows])  # no room for facts
