@@ -12,7 +12,7 @@ import typer
 from typer.models import CommandInfo
 
 from headscape.cli.shared import app, err, out
-from headscape.errors import HeadscapeError
+from headscape.errors import HeadscapeError, about_a_file
 from headscape.stopping import Stopped, stoppable
 from headscape.version import __version__
 
@@ -68,6 +68,9 @@ def main() -> None:
     except MemoryError:
         _fail("out of memory; use fewer tokens, heads or batches", 1)
     except Exception as error:
+        mistake = about_a_file(error) if isinstance(error, OSError) else None
+        if mistake is not None:
+            _fail(str(mistake), mistake.exit_code)
         if os.environ.get("HEADSCAPE_DEBUG"):
             raise
         what = f"{type(error).__name__}: {(str(error).splitlines() or [''])[0]}"

@@ -47,6 +47,7 @@ def open_result(run: Run | str | Path, study: str, key: str | None = None) -> Re
     if not kept:
         which = study if key is None else f"{study} {key}"
         raise InputError(f"{opened.path} has no finished study {which}; run `headscape {study} {opened.path}`")
+    kept[-1].check(opened)
     return kind.load(kept[-1].path)
 
 
@@ -57,13 +58,15 @@ def load_results(run: Run) -> list[Result | tuple[str, Exception | str]]:
     """
     found: list[Result | tuple[str, Exception | str]] = []
     for name in STUDIES:
-        kept = newest(run, name)
-        if kept is not None:
-            try:
+        try:
+            kept = newest(run, name)
+            if kept is not None:
                 found.append(result_class(name).load(kept.path))
-            except HeadscapeError as error:
-                found.append((name, error))
-        elif (run.path / name / "result.json").is_file():
+                continue
+        except HeadscapeError as error:
+            found.append((name, error))
+            continue
+        if (run.path / name / "result.json").is_file():
             found.append((name, f"written by headscape 0.1: run `headscape {name} {run.path}` again"))
         elif kept_studies(run, name):
             found.append((name, f"not finished: `headscape {name} {run.path}` resumes it"))
