@@ -132,6 +132,10 @@ class Capture:
             raise InputError(f"no block {name!r} was captured; there are {', '.join(self.blocks)}")
         return self.blocks[0] if name is None else name
 
+    def chosen(self, name: str | None = None) -> list[str]:
+        """The block of that name, or all of them."""
+        return self.blocks if name is None else [self.block(name)]
+
     def kind(self, asked: Kind | None = None) -> Kind:
         """The kind of map asked for, which must have been kept; by default probabilities, else scores."""
         chosen: Kind = asked or ("probs" if "probs" in self.kept else "scores")

@@ -26,7 +26,7 @@ FigureKind = Literal[
     "bars",  # names, values, low?, high?, group?
     "heatmap",  # values (n_row, n_column); rows?, columns?; centre? for a diverging palette
     "violins",  # groups: list of {name, values, side?}
-    "maps",  # panels: list of {name, values (n_query, n_key), query_tokens, key_tokens}
+    "maps",  # panels: list of {name, values (n_query, n_key), query_tokens, key_tokens, high? (of a shared scale)}
     "table",  # columns: list of str; rows: list of list
 ]
 

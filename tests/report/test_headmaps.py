@@ -48,7 +48,7 @@ def test_coarse_maps_come_organized_too(tmp_path):
     values = attention(1, 2, 300, 1)
     run = make_run(tmp_path / "run", values)
     order = np.random.default_rng(1).permutation(300)
-    orders = Orders({"query_orders": [order], "key_orders": [order]}, ["decoder"])
+    orders = Orders({"decoder": {"query_orders": [order], "key_orders": [order]}})
     maps = draw_maps(open_capture(run), open_capture(run).heads(), orders)
     original, organized = (pixels(png) for png in maps.images["maps-0-0"]["0"])
     bounds = np.append(np.arange(0, 300, 2), 300)

@@ -46,7 +46,8 @@ def repeated_sequence_scores(
     occurrence (length - 1 back), a duplicate-token head to the occurrence itself (length back). Random tokens have no
     other structure; chance is what a head scores that spreads its attention evenly.
     """
-    if model.tokenizer is None or model.images is not None or not model.causal:
+    beside = model.task in ("seq2seq-lm", "module") or model.images is not None
+    if beside or model.tokenizer is None or not model.causal:
         raise InputError(f"induction is a matter of decoders of text; {model.source} is none")
     prefix = list(model.prefix)
     if model.max_tokens is not None:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from headscape.cli import options as o
-from headscape.cli.runs import default_run, source_of
+from headscape.cli.runs import Source, default_run, source_of
 from headscape.cli.shared import app, finish, load, loader, progress_bar, sayer, working
 from headscape.errors import InputError
 
@@ -101,7 +101,7 @@ def collapse(
     finish(result, as_json)
 
 
-def _capture(model: Model, source: Path | None, run: Path, quiet: bool, **options: Any) -> None:
+def _capture(model: Model, source: Source, run: Path, quiet: bool, **options: Any) -> None:
     """Make a run of a model; the study needs only its inputs, so little is kept."""
     from headscape.attention.capture import capture
     from headscape.attention.inputs import sample_images, sample_text

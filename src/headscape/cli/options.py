@@ -14,6 +14,11 @@ RunOrModel = Annotated[
 ]
 
 Text = Annotated[Path | None, typer.Option(help="A text file or a folder of them.")]
+Prompts = Annotated[
+    list[str] | None,
+    typer.Option("--prompt", help="A text shown whole, at its own length; may be given several times."),
+]
+Keep = Annotated[str, typer.Option(help="Comma-separated: probs, scores, queries, keys, values, hidden, head_outputs.")]
 Images = Annotated[Path | None, typer.Option(help="An image, a folder of images, or an .npz with 'images'.")]
 Out = Annotated[Path | None, typer.Option("--out", help="The run directory; resumed when it exists.")]
 Tokens = Annotated[int, typer.Option(help="Tokens per context.", min=1)]

@@ -8,11 +8,24 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from headscape.cli import options as o
-from headscape.cli.runs import capture_to, default_run, source_of
-from headscape.cli.shared import app, finish, load, loader, one_of, open_page, print_json, print_table, sayer, working
+from headscape.cli.runs import capture_to, check_blocks, default_run, kept_of, source_of
+from headscape.cli.shared import (
+    app,
+    finish,
+    load,
+    loader,
+    one_of,
+    open_page,
+    print_json,
+    print_table,
+    sayer,
+    working,
+)
+from headscape.errors import InputError
 
 if TYPE_CHECKING:
     from headscape.geometry.questionnaire import Questionnaire
+    from headscape.results import Result
 
 
 @app.command(epilog="Example: `headscape organize runs/book --jobs 2`")
@@ -50,6 +63,7 @@ def organize(
     quiet: o.Quiet = False,
 ) -> None:
     """Organize the heads of a run: trees, map, entropies, roles; what is stable, and what beats its null."""
+    from headscape.captures import open_capture
     from headscape.studies.organize import estimate_organize
     from headscape.studies.organize import organize as run_organize
 
@@ -68,17 +82,13 @@ def organize(
         else:
             print_table(f"Organizing {run} would take", ["what", "how much"], found.rows())
         return
+    own = loader(device, online, quiet)
     with working("organizing", quiet, jobs=jobs, engine=engine, scheduler=scheduler, resume=resume) as how:
-        result = run_organize(
-            run,
-            model=use_model,
-            control=random_weights,
-            loader=loader(device, online, quiet),
-            random_state=seed,
-            **options,
-            **how,
-        )
-    finish(result, as_json)
+        common: dict[str, Any] = {"control": random_weights, "loader": own, "random_state": seed, **options, **how}
+        results = [
+            run_organize(run, model=use_model, **common | {"block": name}) for name in open_capture(run).chosen(block)
+        ]
+    finish(results, as_json)
 
 
 def _questionnaire(paper: bool, changes: dict[str, Any]) -> Questionnaire:
@@ -118,12 +128,18 @@ def _report(path: Path, figures: Path | None, form: str, show: bool, quiet: bool
     open_page(page, show)
 
 
-@app.command(epilog="Example: `headscape analyze smollm2-135m --text book.txt`")
+@app.command(
+    epilog="Examples: `headscape analyze smollm2-135m --text book.txt`, "
+    '`headscape analyze minilm-l6 --prompt "The cat sat." --prompt "The dog sat down."`'
+)
 def analyze(
     model: o.Model,
+    prompt: o.Prompts = None,
     text: o.Text = None,
     images: o.Images = None,
     to: o.Out = None,
+    block: o.Block = None,
+    keep: o.Keep = "probs",
     tokens: o.Tokens = 256,
     batches: o.Batches = 10,
     pool: o.Pool = None,
@@ -139,18 +155,28 @@ def analyze(
     show: o.Open = False,
     quiet: o.Quiet = False,
 ) -> None:
-    """Capture, organize and report in one go."""
-    source = source_of(text, images)
+    """Capture, organize and report in one go: all blocks of an encoder-decoder, and two prompts side by side."""
+    source = source_of(text, images, prompt)
     target = to or default_run(model, source)
-    capture: dict[str, Any] = {"tokens": tokens, "batches": batches, "pool": pool, "seed": seed}
+    kept = kept_of(keep)
+    if not {"probs", "scores"} & set(kept):
+        raise InputError(f"analyze needs maps; keep probs or scores, not {keep!r} alone")
+    check_blocks(pool, None)
+    capture: dict[str, Any] = {"tokens": tokens, "batches": None if prompt else batches, "pool": pool, "seed": seed}
     with working("organizing", quiet, jobs=jobs, engine=engine, scheduler=scheduler, resume=resume) as how:
         loaded = load(model, device, weights, online, quiet)
-        capture_to(loaded, source, target, as_json=False, quiet=quiet, **capture)
+        captured = capture_to(loaded, source, target, as_json=False, quiet=quiet, keep=kept, **capture)
+        from headscape.studies.change import compare_prompts
         from headscape.studies.organize import organize as run_organize
 
         own = loader(device, online, quiet, weights)
-        result = run_organize(target, model=loaded, control=random_weights, loader=own, random_state=seed, **how)
-    finish(result, as_json=False)
+        common: dict[str, Any] = {"control": random_weights, "loader": own, "random_state": seed, **how}
+        results: list[Result] = [
+            run_organize(target, model=loaded, block=name, **common) for name in captured.chosen(block)
+        ]
+        if prompt and len(prompt) == 2 and "probs" in kept and pool is None:
+            results.append(compare_prompts(target, **how))
+    finish(results, as_json=False)
     _report(target, None, "png", show, quiet)
 
 

@@ -10,10 +10,13 @@ import typer
 from headscape.cli import options as o
 from headscape.cli.shared import app, listed, load, print_facts, print_json, print_table, progress_bar, sayer
 from headscape.errors import InputError
+from headscape.fingerprints import digest
 
 if TYPE_CHECKING:
     from headscape.attention.models import Model
+    from headscape.captures import Capture
 
+Source = Path | list[str] | None
 MAX_LAYERS = 10_000
 
 
@@ -27,9 +30,7 @@ def capture(
     to: o.Out = None,
     tokens: o.Tokens = 256,
     batches: o.Batches = 10,
-    keep: Annotated[
-        str, typer.Option(help="Comma-separated: probs, scores, queries, keys, values, hidden, head_outputs.")
-    ] = "probs",
+    keep: o.Keep = "probs",
     layers: Annotated[str | None, typer.Option(help="Only these layers: 0,1,5-8.")] = None,
     heads: Annotated[str | None, typer.Option(help="Only these heads: decoder.3.7,decoder.4.0.")] = None,
     dtype: o.Stored = "float16",
@@ -47,9 +48,9 @@ def capture(
 ) -> None:
     """Run a model on text or images and keep its attention in a run directory."""
     source = source_of(text, images)
-    _check_blocks(pool, rows)
+    check_blocks(pool, rows)
     options: dict[str, Any] = {
-        **{"tokens": tokens, "batches": batches, "keep": tuple(listed(keep) or ())},
+        **{"tokens": tokens, "batches": batches, "keep": kept_of(keep)},
         **{"layers": _numbers(layers), "heads": listed(heads), "dtype": dtype},
         **{"pool": pool, "windows": None if rows is None else f"rows:{rows}"},
         **{"chat": chat, "keep_short": keep_short, "seed": seed},
@@ -61,7 +62,17 @@ def capture(
         capture_to(loaded, source, to or default_run(model, source), as_json=as_json, quiet=quiet, **options)
 
 
-def _check_blocks(pool: int | None, rows: int | None) -> None:
+def kept_of(text: str) -> tuple[str, ...]:
+    """What is to be kept, refused before a model is loaded if there is no such thing."""
+    from headscape.captures import KEEP
+
+    kept = tuple(listed(text) or ())
+    if not set(kept) <= set(KEEP):
+        raise InputError(f"keep is a selection of {', '.join(KEEP)}, not {text!r}")
+    return kept
+
+
+def check_blocks(pool: int | None, rows: int | None) -> None:
     """Refuse impossible blocks and rows before a model is loaded for nothing."""
     if rows is not None and rows < 1:
         raise InputError(f"rows must be at least 1, not {rows}")
@@ -71,18 +82,31 @@ def _check_blocks(pool: int | None, rows: int | None) -> None:
         raise InputError(f"pool must be at least 1, not {pool}")
 
 
-def default_run(model: str, source: Path | None) -> Path:
-    """Where a run goes by default."""
-    return Path("runs") / f"{Path(model).name}-{source.stem if source is not None else 'sample'}"
+def default_run(model: str, source: Source) -> Path:
+    """Where a run goes by default; prompts have a place by their content."""
+    name = "sample" if source is None else source.stem if isinstance(source, Path) else f"prompt-{digest(source)[:6]}"
+    return Path("runs") / f"{Path(model).name}-{name}"
 
 
-def source_of(text: Path | None, images: Path | None) -> Path | None:
-    """The one input named, which must exist; None for the sample."""
-    if text is not None and images is not None:
-        raise InputError("give either --text or --images, not both")
+def source_of(text: Path | None, images: Path | None, prompts: list[str] | None = None) -> Source:
+    """The one input named, which must exist and not be empty; None for the sample."""
+    from headscape.attention.inputs import Prompts, read_texts
+
+    given = [name for name, value in (("--text", text), ("--images", images), ("--prompt", prompts)) if value]
+    if len(given) > 1:
+        raise InputError(
+            f"give {' or '.join(given)}, not both" if len(given) == 2 else f"give one of {', '.join(given)}"
+        )
+    if prompts:  # all is checked before a model is loaded for nothing
+        empty = [i for i, prompt in enumerate(prompts, start=1) if not prompt.strip()]
+        if empty:
+            raise InputError(f"prompt {empty[0]} is empty")
+        return Prompts(prompts)
     source = text if text is not None else images
-    if source is not None and not source.exists():  # checked before a model is loaded for nothing
+    if source is not None and not source.exists():
         raise InputError(f"no file or folder {str(source)!r}")
+    if text is not None:
+        read_texts(text)
     return source
 
 
@@ -112,7 +136,7 @@ def _duration(seconds: float) -> str:
     return f"{seconds / 60:.0f} min" if seconds < 6000 else f"{seconds / 3600:.1f} h"
 
 
-def _print_estimate(loaded: Model, source: Path | None, as_json: bool, quiet: bool, options: dict[str, Any]) -> None:
+def _print_estimate(loaded: Model, source: Source, as_json: bool, quiet: bool, options: dict[str, Any]) -> None:
     from headscape.attention.capture import plan_capture
     from headscape.runs import human_bytes
 
@@ -140,7 +164,7 @@ def _print_estimate(loaded: Model, source: Path | None, as_json: bool, quiet: bo
     print_table("A capture would take", ["", ""], rows)
 
 
-def _inputs(loaded: Model, source: Path | None, quiet: bool) -> Any:
+def _inputs(loaded: Model, source: Source, quiet: bool) -> Any:
     """The input that was named, or the sample."""
     from headscape.attention.inputs import sample_images, sample_text
 
@@ -150,7 +174,7 @@ def _inputs(loaded: Model, source: Path | None, quiet: bool) -> Any:
     return sample_images() if loaded.images is not None else [sample_text("rank")]
 
 
-def capture_to(loaded: Model, source: Path | None, target: Path, *, as_json: bool, quiet: bool, **options: Any) -> None:
+def capture_to(loaded: Model, source: Source, target: Path, *, as_json: bool, quiet: bool, **options: Any) -> Capture:
     """Capture into a run directory and print what was captured."""
     from headscape.attention.capture import capture as run_capture
     from headscape.runs import human_bytes
@@ -172,6 +196,7 @@ def capture_to(loaded: Model, source: Path | None, target: Path, *, as_json: boo
     shown = {"blocks": ", ".join(f"{block} ({n} heads)" for block, n in blocks.items())}
     shown["shape of a batch"] = "-" if shape is None else " x ".join(map(str, shape)) + " (query, key, head)"
     print_facts("Captured", facts, as_json, shown | {"bytes": human_bytes(run.n_bytes)})
+    return found
 
 
 @app.command("import", epilog="Example: `headscape import attention.npy --layout layer,head,query,key --out runs/mine`")

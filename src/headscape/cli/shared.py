@@ -134,15 +134,24 @@ def print_facts(title: str, facts: Mapping[str, Any], as_json: bool, shown: Mapp
     print_table(title, ["", ""], [[name, text] for name, text in (words | dict(shown or {})).items()])
 
 
-def finish(result: Result, as_json: bool, **more: Any) -> None:
-    """The end of a command: its short tables and findings, or all of it as JSON with `more` facts beside it."""
+def finish(found: Result | Sequence[Result], as_json: bool, **more: Any) -> None:
+    """The end of a command: its short tables and findings, or all of it as JSON with `more` facts beside it.
+
+    Of several results (the blocks of an encoder-decoder) each has its heading, or its place in the JSON, by its block.
+    """
+    results = found if isinstance(found, Sequence) else [found]
     if as_json:
-        print_json({**more, **result.to_json()})
+        parts = [result.to_json() for result in results]
+        blocks = [getattr(result, "block", result.study) for result in results]
+        print_json(more | (parts[0] if len(parts) == 1 else dict(zip(blocks, parts, strict=True))))
         return
-    for title, frame in result.summary():
-        print_frame(title, frame)
-    for finding in result.findings():
-        out.print(f"- {finding}")
+    for result in results:
+        if len(results) > 1:
+            out.print(f"{result.title}{f': {b}' if (b := getattr(result, 'block', '')) else ''}", style="bold")
+        for title, frame in result.summary():
+            print_frame(title, frame)
+        for finding in result.findings():
+            out.print(f"- {finding}")
 
 
 def print_frame(title: str, frame: pd.DataFrame) -> None:

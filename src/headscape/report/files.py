@@ -13,7 +13,7 @@ from headscape.captures import Capture
 from headscape.errors import InputError
 from headscape.report.drawing import draw, style
 from headscape.report.gather import Missing, Scene, Section, gather_run, reason_of
-from headscape.report.orders import Orders
+from headscape.report.orders import orders_of
 from headscape.report.text import is_number, slug
 from headscape.results import FigureSpec, Result
 from headscape.runs import Run
@@ -94,7 +94,7 @@ def _figure_1(capture: Capture, section: Section, scene: Scene) -> list[FigureSp
     grid = section.of_kind("head_grid")
     score = section.frame.get(grid[0].data.get("score")) if grid else None
     ends = [0, len(heads) - 1] if score is None else [int(np.argmin(score)), int(np.argmax(score))]
-    orders = Orders(with_orders[0].data, {head.block for head in heads})
+    orders = orders_of(scene)
     panels = []
     for i in dict.fromkeys(ends):
         head = heads[i]

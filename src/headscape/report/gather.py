@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -111,15 +112,36 @@ def gather(results: Sequence[Result | Missing], heads: Sequence[HeadId] = ()) ->
         section = _section(item)
         again = sum(other.study.split("#")[0] == section.study for other in scene.sections)
         section.study += f"#{again + 1}" if again else ""  # ids on the page stay distinct
+        if sum(isinstance(other, Result) and other.study == item.study for other in results) > 1:  # a block each
+            section.title += f": {block}" if (block := getattr(item, "block", "")) else ""
         scene.sections.append(section)
     known = {head: i for i, head in enumerate(heads)}
     for section in scene.sections:
         section.rows = None if section.frame is None else _rows(section.frame, known)
     scene.heads = list(known)
-    columns = [column for section in scene.sections for column in _columns(section, len(known))]
+    columns = _joined([column for section in scene.sections for column in _columns(section, len(known))])
     times = Counter(column.name for column in columns)
     scene.columns = [replace(c, name=f"{c.name} ({c.study})") if times[c.name] > 1 else c for c in columns]
     return scene
+
+
+def _joined(columns: list[Column]) -> list[Column]:
+    """Columns of one name that a study gives for one block after the other, as one."""
+    found: list[Column] = []
+    for column in columns:
+        study = column.study.split("#")[0]
+        at = next((i for i, c in enumerate(found) if (c.name, c.study) == (column.name, study)), None)
+        before = None if at is None else found[at]
+        if at is None or before is None or before.is_number != column.is_number:
+            found.append(column)
+            continue
+        pairs = list(zip(before.values, column.values, strict=True))
+        if any(not pd.isna(a) and not pd.isna(b) for a, b in pairs):  # of the same heads
+            found.append(column)
+            continue
+        both: Any = [b if pd.isna(a) else a for a, b in pairs]
+        found[at] = replace(before, values=np.array(both) if before.is_number else both)
+    return found
 
 
 def _section(result: Result) -> Section:

@@ -47,14 +47,20 @@ class HeadMaps:
     problems: list[str] = field(default_factory=list)
 
 
-def encode(values: npt.NDArray[np.float32], kind: Kind, present: npt.NDArray[np.bool_]) -> _Encoded:
+def encode(
+    values: npt.NDArray[np.float32], kind: Kind, present: npt.NDArray[np.bool_], scale: float | None = None
+) -> _Encoded:
     """One map as a base64 PNG of 8-bit greys, and the values of grey 0 and 255.
 
     Probabilities are shown by their square root, grey = 255 sqrt(p / max p), so that weak attention is visible too;
-    scores linearly between their extremes.
+    scores linearly between their extremes. `scale` is the largest value of several maps that share their colours.
     """
     shown = values[present] if present.any() else np.zeros(1, dtype=np.float32)
-    low, high = (0.0, float(shown.max())) if kind == "probs" else (float(shown.min()), float(shown.max()))
+    low, high = (
+        (0.0, float(shown.max()) if scale is None else scale)
+        if kind == "probs"
+        else (float(shown.min()), float(shown.max()))
+    )
     share = np.clip((values - low) / ((high - low) or 1.0), 0, 1)
     grey = np.rint(255 * (np.sqrt(share) if kind == "probs" else share)).astype(np.uint8)
     return _png(np.where(present, grey, 0).astype(np.uint8)), low, high

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -18,25 +18,23 @@ KEYS = ("query_orders", "key_orders", "query_trees", "key_trees")
 
 @dataclass(frozen=True)
 class Orders:
-    """What a figure of these blocks says of tokens: leaf orders and labels of trees, by batch, or by block and batch."""
+    """What figures say of tokens: by block, leaf orders and labels of trees by batch."""
 
-    data: Mapping[str, Any] = field(default_factory=dict)
-    blocks: Collection[str] = ()
+    data: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
 
     def of(self, key: str, i: int, block: str) -> npt.NDArray[np.intp] | None:
         """Entry `key` (one of KEYS) of batch i of a block; None where it is not known."""
-        given = self.data.get(key)
-        if isinstance(given, Mapping):
-            given = given.get(block)
-        elif block not in self.blocks:
-            return None
+        given = self.data.get(block, {}).get(key)
         return None if given is None or i >= len(given) or given[i] is None else np.asarray(given[i], dtype=np.intp)
 
 
 def orders_of(scene: Scene) -> Orders:
-    """The orders of the first figure that gives any."""
+    """The orders of each block, from the first figure that gives any."""
+    found: dict[str, Mapping[str, Any]] = {}
     for section in scene.sections:
         for spec in section.of_kind(*LINKED):
             if spec.data.get("query_orders") is not None and section.rows is not None:
-                return Orders(spec.data, {head.block for head in scene.heads_of(section)})
-    return Orders()
+                for block in {head.block for head in scene.heads_of(section)}:
+                    own = {k: v.get(block) if isinstance(v := spec.data.get(k), Mapping) else v for k in KEYS}
+                    found.setdefault(block, own)
+    return Orders(found)

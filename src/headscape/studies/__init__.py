@@ -8,12 +8,13 @@ from pathlib import Path
 from headscape.errors import HeadscapeError, InputError
 from headscape.results import Result
 from headscape.runs import Run
-from headscape.studies.work.folder import kept_studies, newest
+from headscape.studies.work.folder import kept_studies, newest_by_block
 
 __all__ = ["STUDIES", "load_results", "open_result", "result_class"]
 
 STUDIES = {  # in the order of a report's sections
     "organize": "OrganizeResult",
+    "change": "ChangeResult",
     "softmax": "SoftmaxResult",
     "prune": "PruneResult",
     "compare": "CompareResult",
@@ -52,19 +53,20 @@ def open_result(run: Run | str | Path, study: str, key: str | None = None) -> Re
 
 
 def load_results(run: Run) -> list[Result | tuple[str, Exception | str]]:
-    """Load the newest result of each study in a run; one that cannot be read is (name, why).
+    """Load the newest result of each study in a run, and of each block; one that cannot be read is (name, why).
 
     Of studies that were never run only the first is missed: without it there is no map to show.
     """
     found: list[Result | tuple[str, Exception | str]] = []
     for name in STUDIES:
-        try:
-            kept = newest(run, name)
-            if kept is not None:
+        latest = newest_by_block(run, name)
+        for kept in latest:
+            try:
+                kept.check(run)
                 found.append(result_class(name).load(kept.path))
-                continue
-        except HeadscapeError as error:
-            found.append((name, error))
+            except HeadscapeError as error:
+                found.append((name, error))
+        if latest:
             continue
         if (run.path / name / "result.json").is_file():
             found.append((name, f"written by headscape 0.1: run `headscape {name} {run.path}` again"))

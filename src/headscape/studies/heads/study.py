@@ -15,7 +15,7 @@ from headscape.roles import RoleFunction, batch_roles, find_role, role_table
 from headscape.runs import Run
 from headscape.studies.organize import OrganizeResult
 from headscape.studies.organize.study import shuffled_rows
-from headscape.studies.work.folder import newest
+from headscape.studies.work.folder import newest_by_block
 from headscape.tensor import AttentionTensor, HeadId
 
 __all__ = ["find_heads"]
@@ -70,16 +70,16 @@ def find_heads(
 
 def _named(source: Any, role: str, block: str | None) -> pd.DataFrame:
     """Score, chance and share of every head for a role that has a name."""
-    result = _result_of(source)
-    if result is not None:
-        heads, table = result.heads, result.roles
-        if block is not None and block != result.block:
-            raise InputError(f"the organized heads are of block {result.block}, not {block!r}")
+    results = _results_of(source)
+    if results:
+        if block is not None and block not in (blocks := [result.block for result in results]):
+            raise InputError(f"the organized heads are of block {', '.join(blocks)}, not {block!r}")
+        parts = [(result.heads, result.roles) for result in results if block in (None, result.block)]
     else:
         parts = [_table_of(source, name) for name in _blocks_of(source, block)]
-        heads = pd.concat([heads for heads, _ in parts], ignore_index=True)
-        sizes = np.cumsum([0, *(len(heads) for heads, _ in parts)])
-        table = pd.concat([t.assign(number=t["number"] + sizes[i]) for i, (_, t) in enumerate(parts)])
+    heads = pd.concat([heads for heads, _ in parts], ignore_index=True)
+    sizes = np.cumsum([0, *(len(heads) for heads, _ in parts)])
+    table = pd.concat([t.assign(number=t["number"] + sizes[i]) for i, (_, t) in enumerate(parts)])
     table = table[table["role"] == role] if len(table) else table
     if not len(table):
         raise InputError(
@@ -91,22 +91,22 @@ def _named(source: Any, role: str, block: str | None) -> pd.DataFrame:
     return found.assign(holds=table["enough"].to_numpy(dtype=bool))
 
 
-def _result_of(source: Any) -> OrganizeResult | None:
+def _results_of(source: Any) -> list[OrganizeResult]:
+    """The organized results of a source, one per block, that know roles."""
     if isinstance(source, OrganizeResult):
-        return source
+        return [source]
     if isinstance(source, (Capture, AttentionTensor)):
-        return None
+        return []
     run = source if isinstance(source, Run) else Run.open(source)
-    kept = newest(run, OrganizeResult.study)
-    found = None if kept is None else OrganizeResult.load(kept.path)
-    return found if found is not None and len(found.roles) else None
+    found = [OrganizeResult.load(kept.path) for kept in newest_by_block(run, OrganizeResult.study)]
+    return [result for result in found if len(result.roles)]
 
 
 def _blocks_of(source: Any, block: str | None) -> Sequence[str | None]:
     if isinstance(source, AttentionTensor):
         return [None]
     captured = open_capture(source)
-    return captured.blocks if block is None else [captured.block(block)]
+    return captured.chosen(block)
 
 
 def _table_of(source: Any, block: str | None) -> tuple[pd.DataFrame, pd.DataFrame]:
@@ -123,7 +123,7 @@ def _tensors(source: Any, block: str | None) -> list[AttentionTensor]:
     if isinstance(source, OrganizeResult):
         raise InputError("a role of one's own looks at the maps; give the run or the capture")
     captured = open_capture(source)
-    blocks = captured.blocks if block is None else [captured.block(block)]
+    blocks = captured.chosen(block)
     return [captured.tensor(i, name, captured.kind()) for name in blocks for i in range(len(captured))]
 
 

@@ -31,6 +31,11 @@ DECAY_RANKS = np.unique(np.geomspace(1, 400, 40).astype(int)) - 1  # of the larg
 Array = npt.NDArray[Any]
 
 
+def _ratio(energy: Array, null: Array) -> Array:
+    """NaN where there is no energy beside the mean, as in an input of one token."""
+    return np.divide(energy, null, out=np.full_like(energy, np.nan), where=null > 0)
+
+
 @dataclass(frozen=True, eq=False)
 class OrganizeResult(Result):
     """The heads of a network, organized.
@@ -152,14 +157,14 @@ class OrganizeResult(Result):
     @cached_property
     def gain(self) -> Array:
         """Per batch, how many times the null's share of energy in the top 1 % the organized tensor reaches."""
-        return np.asarray(self.energy[:, 0] / self.null_energy[:, 0])
+        return _ratio(self.energy[:, 0], self.null_energy[:, 0])
 
     @cached_property
     def control_gain(self) -> Array | None:
         """The same with random weights, None without that control."""
         if self.control_energy is None or self.control_null_energy is None:
             return None
-        return np.asarray(self.control_energy[:, 0] / self.control_null_energy[:, 0])
+        return _ratio(self.control_energy[:, 0], self.control_null_energy[:, 0])
 
     @cached_property
     def effect(self) -> Interval:

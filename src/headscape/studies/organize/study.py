@@ -302,7 +302,8 @@ def _summarize(
             frame["copying"] = probes["copying"]
 
     def stack(name: str, of: Sequence[Arrays] = batches) -> npt.NDArray[Any]:
-        return np.array([found[name] for found in of])
+        shortest = min(len(found[name]) for found in of)  # curves of shorter inputs end earlier
+        return np.array([found[name][:shortest] for found in of])
 
     def tree(found: Arrays, axis: str) -> PartitionTree:
         return PartitionTree.from_labels(found[f"labels_{axis}"], order=found[f"order_{axis}"])

@@ -25,7 +25,7 @@ from headscape.runs import Run
 from headscape.storage import LOCK, write_json, writes_to
 from headscape.studies.work.how import Work
 
-__all__ = ["Folder", "Kept", "kept_studies", "newest", "study_folder"]
+__all__ = ["Folder", "Kept", "kept_studies", "newest", "newest_by_block", "study_folder"]
 
 UNITS = "units"
 KEY_LETTERS = 12
@@ -164,3 +164,9 @@ def newest(run: Run, study: str) -> Kept | None:
         return None
     found[-1].check(run)
     return found[-1]
+
+
+def newest_by_block(run: Run, study: str) -> list[Kept]:
+    """The newest finished study of a kind for each block of the network, in the order in which they were finished."""
+    found = {k.facts.get("settings", {}).get("block"): k for k in kept_studies(run, study) if k.finished is not None}
+    return sorted(found.values(), key=lambda kept: kept.finished or 0)
