@@ -47,9 +47,9 @@ def collapse(
     float64: Annotated[
         bool, typer.Option("--float64/--float32", help="Precision of the model; float32 residuals stop near 2e-7.")
     ] = True,
-    seeds: Annotated[int, typer.Option(help="For table 1: how many networks.")] = 10,
-    depth: Annotated[int, typer.Option(help="For table 1: layers.")] = 12,
-    jobs: Annotated[int | None, typer.Option(help="Threads of torch; all by default.")] = None,
+    seeds: Annotated[int, typer.Option(help="For table 1: how many networks.", min=1, max=1000)] = 10,
+    depth: Annotated[int, typer.Option(help="For table 1: layers.", min=1, max=1000)] = 12,
+    jobs: Annotated[int | None, typer.Option(help="Threads of torch; all by default.", min=1, max=1024)] = None,
     seed: o.Seed = 0,
     device: o.Device = "auto",
     online: o.Online = False,
@@ -59,8 +59,6 @@ def collapse(
     """Do tokens become alike along depth? By layer, beside random weights, shuffled inputs and four variants."""
     if table1 == (source is not None):
         raise InputError("name a run or a model, or ask for --table1")
-    if jobs is not None and jobs < 1:
-        raise InputError(f"jobs must be at least 1, not {jobs}")
     if not 0 <= alpha_hidden < 1:  # before anything is captured
         raise InputError(f"--alpha-hidden must be at least 0 and below 1, not {alpha_hidden}")
     if source is None:

@@ -18,7 +18,7 @@ def heads(
         str | None,
         typer.Option(help="induction, previous, duplicate, first (sink), self, next, punctuation, local, ..."),
     ] = None,
-    top: Annotated[int, typer.Option(help="How many heads to list per role.", min=1)] = 10,
+    top: Annotated[int, typer.Option(help="How many heads to list per role.", min=1, max=o.MANY)] = 10,
     block: o.Block = None,
     as_json: o.Json = False,
 ) -> None:

@@ -16,7 +16,9 @@ from headscape.errors import InputError
 def prune(
     run: o.Run,
     budget: Annotated[str, typer.Option(help="Largest cost: rise of the loss, drop of accuracy; 2% or 0.02.")] = "2%",
-    heads: Annotated[int | None, typer.Option(help="Remove this many heads instead of searching a budget.")] = None,
+    heads: Annotated[
+        int | None, typer.Option(help="Remove this many heads instead of searching a budget.", min=1, max=o.MANY)
+    ] = None,
     criterion: Annotated[str, typer.Option(help="auto, a criterion, or an average of ranks a+b.")] = "auto",
     compensation: Annotated[str, typer.Option(help="auto, none, mean, scale or linear.")] = "auto",
     criteria: Annotated[str | None, typer.Option(help="Compare only these: novelty,gradient,l1_all.")] = None,
@@ -28,13 +30,13 @@ def prune(
         typer.Option(help="More text or images to fit novelty and compensation on; `sample`: headscape's own prose."),
     ] = None,
     windows: Annotated[
-        int, typer.Option(help="Windows of text to judge on; half as many more are used to choose.")
+        int, typer.Option(help="Windows of text to judge on; half as many more are used to choose.", min=3, max=o.MANY)
     ] = 8,
-    evaluations: Annotated[int, typer.Option(help="Sets of heads the search may try.")] = 40,
+    evaluations: Annotated[int, typer.Option(help="Sets of heads the search may try.", min=1, max=o.MANY)] = 40,
     out_dir: Annotated[Path | None, typer.Option("--out", help="Write the smaller model here.")] = None,
     kind: Annotated[str, typer.Option(help="How to write it: masked, uniform or ragged.")] = "masked",
     block: o.Block = None,
-    jobs: Annotated[int, typer.Option(help="Evaluations at a time; each job loads the model.")] = 1,
+    jobs: Annotated[int, typer.Option(help="Evaluations at a time; each job loads the model.", min=1, max=1024)] = 1,
     threads: o.Threads = None,
     engine: o.Engine = "local",
     scheduler: o.Scheduler = None,

@@ -12,6 +12,8 @@ import numpy.typing as npt
 import pandas as pd
 
 from headscape.captures import Capture, open_capture
+from headscape.checks import integer
+from headscape.checks import seed as check_seed
 from headscape.collapse.bounds import named_bounds
 from headscape.errors import InputError
 from headscape.intervals import mean_interval
@@ -79,8 +81,8 @@ def collapse(
     InputError
         Nothing to measure (the message says how to capture it), alpha_hidden out of range, one token, several jobs.
     """
-    if batches < 1:
-        raise InputError(f"batches must be at least 1, not {batches}")
+    integer("batches", batches, low=1)
+    check_seed(random_state)
     if not 0 <= alpha_hidden < 1:
         raise InputError(f"alpha_hidden must be at least 0 and below 1, not {alpha_hidden}")
     work = Work.of(**how)
