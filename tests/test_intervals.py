@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from headscape.intervals import jackknife, mean_interval, median_interval
+from headscape.intervals import another, jackknife, mean_interval, median_interval
 
 DRAWS = 2000
 
@@ -19,14 +19,40 @@ def coverage(make, interval, truth, seed=0):
 @pytest.mark.parametrize("n", [2, 3, 5, 10, 30])
 def test_means_and_paired_differences_of_normal_inputs_are_covered(n):
     share, known = coverage(lambda rng: rng.normal(3, 2, n), mean_interval, 3)
-    assert 0.93 <= share <= 0.97 and known == 1
+    assert 0.93 <= share <= 0.97 and known > 0.97  # a value near 0 by chance may look like another order of magnitude
 
     def paired(rng):
         common = rng.normal(0, 5, n)
         return (common + rng.normal(1, 1, n)) - (common + rng.normal(0, 1, n))
 
     share, known = coverage(paired, mean_interval, 1)
-    assert 0.93 <= share <= 0.97 and known == 1
+    assert 0.93 <= share <= 0.97 and known > 0.97
+
+
+@pytest.mark.parametrize("n", [2, 3, 5, 10, 30])
+@pytest.mark.parametrize("sigma", [0.5, 1.0, 1.5])
+def test_means_of_skewed_inputs_are_covered_or_not_given(n, sigma):
+    """Student's interval alone covers 69 to 94 % of them."""
+    share, _ = coverage(lambda rng: rng.lognormal(0, sigma, n), mean_interval, np.exp(sigma**2 / 2))
+    assert share >= 0.9
+
+
+def test_few_inputs_over_many_orders_of_magnitude_have_no_interval():
+    few = mean_interval([1e-8, 1e-3, 0.5])
+    assert not few.known and few.why == "too few to say" and few.n == 3
+    assert mean_interval(np.geomspace(1e-8, 0.5, 10)).known
+
+
+@pytest.mark.parametrize("n", [3, 10])
+def test_one_more_draw_lies_where_another_says(n):
+    rng = np.random.default_rng(0)
+    inside = []
+    for _ in range(DRAWS):
+        *seen, new = rng.normal(1, 2, n + 1)
+        found = another(seen)
+        inside.append(found.low <= new <= found.high)
+    assert 0.93 <= np.mean(inside) <= 0.97
+    assert not another([1.0]).known
 
 
 @pytest.mark.parametrize("draw", ["normal", "lognormal"])

@@ -4,7 +4,7 @@ import pytest
 from scipy.special import comb
 
 import headscape as hs
-from headscape.roles import BatchRoles, batch_roles, find_role, role_scores, role_table
+from headscape.roles import ROLES, BatchRoles, batch_roles, find_role, role_name, role_scores, role_table
 from headscape.roles import assign_roles as assign
 from headscape.studies.organize.clusters import name_folders
 
@@ -175,3 +175,12 @@ def test_trained_decoders_have_induction_heads_and_random_ones_do_not(load, name
     assert len(trained["induction"]) == 270
     with pytest.raises(hs.InputError, match="decoders of text"):
         repeated_sequence_scores(load("minilm-l6"))
+
+
+def test_every_role_has_the_name_researchers_know():
+    shown = [role_name(role) for role in ROLES]
+    assert shown == [
+        *("induction", "previous token", "duplicate token", "first token (sink)", "self", "next token"),
+        *("punctuation or separator", "local window", "uniform"),
+    ]
+    assert [find_role(name) for name in shown] == list(ROLES)

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headscape.intervals import Interval, exactly, mean_interval
-from headscape.verdicts import cannot_tell, judge
+from headscape.verdicts import Judgement, cannot_tell, judge, strictest
 from reference import QUICK
 
 ends = st.floats(-10, 10)
@@ -78,3 +78,15 @@ def test_what_lies_below_the_precision_is_not_judged():
 def test_a_claim_has_one_side(both):
     with pytest.raises(ValueError, match="above its control or below it: give one of the two"):
         judge(Interval(0.5, 0.4, 0.6, 3), **both)
+
+
+def test_equal_numbers_are_called_equal():
+    assert judge(exactly(0), above=0.0, control="chance") == cannot_tell("0 equals 0 (chance)")
+    assert judge(Interval(0.5, 0.4, 0.6, 3), above=0.5).why.endswith("overlap")
+
+
+def test_the_strictest_of_several_conditions_decides():
+    yes, no, open_one = Judgement("holds", "a"), Judgement("does not hold", "b"), cannot_tell("c")
+    assert strictest(yes, Judgement("holds", "d")).why == "d"
+    assert strictest(yes, open_one) == open_one
+    assert strictest(open_one, yes, no) == strictest(no, open_one) == no

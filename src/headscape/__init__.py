@@ -15,6 +15,7 @@ _HOMES = {
     "attention.intervene": ("ablate", "gates", "mean_outputs", "patch_maps", "replace_attention", "scale_scores"),
     "attention.loss": ("loss",),
     "attention.models": ("Model", "list_models", "load_model", "wrap_module"),
+    "attention.tracking": ("Tracker",),
     "captures": ("Capture", "open_capture"),
     "errors": ("HeadscapeError", "InputError"),
     "geometry.consensus": ("Consensus", "consensus"),
@@ -33,6 +34,7 @@ _HOMES = {
     "studies.heads": ("find_heads",),
     "studies.organize": ("organize",),
     "studies.prune": ("prune", "rank_heads"),
+    "studies.series": ("series",),
     "tensor": ("AttentionTensor", "HeadId"),
     "tree": ("PartitionTree",),
     "wavelets.entropy": ("decay_curve", "head_entropies", "network_entropy", "reconstruct", "top_energy"),
@@ -52,6 +54,15 @@ def _render_html(result: Any) -> str:
 
 hooks.render_html = _render_html
 
+
+def _restore_conversion(model: Any, record: Any) -> None:
+    from headscape.hopfield.convert import restored
+
+    restored(model, record)
+
+
+hooks.restore_conversion = _restore_conversion
+
 if TYPE_CHECKING:
     from headscape.attention.capture import capture, check_parity
     from headscape.attention.inputs import sample_images, sample_text
@@ -65,6 +76,7 @@ if TYPE_CHECKING:
     )
     from headscape.attention.loss import loss
     from headscape.attention.models import Model, list_models, load_model, wrap_module
+    from headscape.attention.tracking import Tracker
     from headscape.captures import Capture, open_capture
     from headscape.errors import HeadscapeError, InputError
     from headscape.geometry.consensus import Consensus, consensus
@@ -81,6 +93,7 @@ if TYPE_CHECKING:
     from headscape.runs import Run
     from headscape.studies.organize.study import organize
     from headscape.studies.prune.study import prune, rank_heads
+    from headscape.studies.series.study import series
     from headscape.tensor import AttentionTensor, HeadId
     from headscape.tree import PartitionTree
     from headscape.wavelets.entropy import decay_curve, head_entropies, network_entropy, reconstruct, top_energy

@@ -11,11 +11,13 @@ from typing import Any, ClassVar, Literal, Self
 import pandas as pd
 
 from headscape import hooks
+from headscape.claims import claims
 from headscape.records import as_records, load_record, save_record, write_table
 from headscape.verdicts import Judgement, Verdict
 
 __all__ = ["FigureKind", "FigureSpec", "Finding", "Result", "table_figure"]
 
+LINE = 160  # characters of a headline
 FigureKind = Literal[
     "head_map",  # coordinates (n_head, k); eigenvalues (k,): each head a point
     "head_matrix",  # values (n_head, n_head); order (n_head,): a symmetric matrix of heads in tree order
@@ -27,6 +29,7 @@ FigureKind = Literal[
     "heatmap",  # values (n_row, n_column); rows?, columns?; centre? for a diverging palette
     "violins",  # groups: list of {name, values, side?}
     "maps",  # panels: list of {name, values (n_query, n_key), query_tokens, key_tokens, high? (of a shared scale)}
+    "frames",  # frames (names), panels: list of {name, x, y ((n,) or (n_frame, n)), grid?}, names, group (n_frame, n)
     "table",  # columns: list of str; rows: list of list
 ]
 
@@ -47,6 +50,12 @@ class Finding:
     def verdict(self) -> Verdict | None:
         """holds, does not hold, cannot tell; None where nothing was claimed."""
         return None if self.judgement is None else self.judgement.verdict
+
+    @property
+    def citation(self) -> str | None:
+        """Authors, year and place of the claim; None where nothing was claimed."""
+        known = claims().get(self.claim or "")
+        return None if known is None else known.citation
 
     @property
     def holds(self) -> bool | None:
@@ -127,9 +136,17 @@ class Result(ABC):
         """Title and rows of the short tables that a command prints at its end."""
         return []
 
+    def headline(self) -> str:
+        """What was found, in one line: by default how its first finding opens."""
+        found = next((finding.text for finding in self.findings()), "nothing that could be told")
+        opening = found.split(": ")[0].split(". ")[0].rstrip(".")
+        return opening if len(opening) <= LINE else opening[: LINE - 1] + "…"
+
     def to_json(self) -> dict[str, Any]:
         """Findings and tables, for machines."""
-        findings = [asdict(finding) | {"verdict": finding.verdict} for finding in self.findings()]
+        findings = [
+            asdict(finding) | {"verdict": finding.verdict, "citation": finding.citation} for finding in self.findings()
+        ]
         return {"findings": findings, **{name: as_records(table) for name, table in self.tables().items()}}
 
     def save(self, folder: str | Path) -> None:

@@ -15,6 +15,7 @@ from headscape.tensor import AttentionTensor, present_pairs
 
 __all__ = [
     "BLOCK_ROLES",
+    "DISPLAY",
     "ENOUGH",
     "MIXED",
     "PROBED",
@@ -23,6 +24,7 @@ __all__ = [
     "assign_roles",
     "batch_roles",
     "find_role",
+    "role_name",
     "role_scores",
     "role_table",
 ]
@@ -39,6 +41,15 @@ ROLES = {
     "uniform": "spreads its attention evenly",
 }
 """The roles, strongest evidence first; each is a column of scores, a share of the attention from 0 to 1."""
+DISPLAY = {
+    "previous": "previous token",
+    "duplicate": "duplicate token",
+    "first": "first token (sink)",
+    "next": "next token",
+    "punctuation": "punctuation or separator",
+    "local": "local window",
+}
+"""The roles as researchers call them, where that is another name."""
 BLOCK_ROLES = {  # of a pooled tensor, where single tokens cannot be distinguished
     "own block": "attends to its own block of tokens",
     "block before": "attends to the block before its own",
@@ -46,14 +57,8 @@ BLOCK_ROLES = {  # of a pooled tensor, where single tokens cannot be distinguish
     "even blocks": "spreads its attention evenly over blocks; single rows may be uneven",
 }
 ALIASES = {
-    "sink": "first",
-    "first token": "first",
-    "previous token": "previous",
-    "next token": "next",
-    "duplicate token": "duplicate",
-    "same": "duplicate",
-    "separator": "punctuation",
-    "local window": "local",
+    **{shown: role for role, shown in DISPLAY.items()},
+    **{"sink": "first", "first token": "first", "same": "duplicate", "separator": "punctuation"},
 }
 PROBED = ("induction", "duplicate")
 """Measured on repeated random tokens where the model is there; otherwise on the text as it is."""
@@ -77,6 +82,15 @@ def find_role(name: str) -> str:
     if asked not in ROLES and asked not in BLOCK_ROLES:
         raise InputError(f"no role is called {name!r}; there are {', '.join([*ROLES, *BLOCK_ROLES])}")
     return asked
+
+
+def role_name(role: str) -> str:
+    """A role as a reader should see it; what is no role stays as it is.
+
+    >>> role_name("first"), role_name("induction")
+    ('first token (sink)', 'induction')
+    """
+    return DISPLAY.get(role, role)
 
 
 @dataclass(frozen=True)

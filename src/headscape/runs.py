@@ -25,7 +25,13 @@ from headscape.version import __version__
 
 __all__ = ["FORMAT", "Run", "find_runs", "human_bytes"]
 
-_MAY_DIFFER = {("model", "location"), ("model", "source"), ("model", "licence"), ("model", "notes")}
+_MAY_DIFFER = {
+    ("model", "location"),
+    ("model", "source"),
+    ("model", "licence"),
+    ("model", "notes"),
+    ("model", "quantized"),
+}
 FORMAT = 1  # raised when an older headscape could misread a directory
 _SECTIONS = {
     "created": str,

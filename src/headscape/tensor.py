@@ -22,6 +22,7 @@ __all__ = [
     "block_bounds",
     "block_labels",
     "check_finite",
+    "named_heads",
     "present_entries",
     "present_pairs",
 ]
@@ -60,6 +61,19 @@ class HeadId(NamedTuple):
             return cls(block, int(layer), int(head))
         except ValueError:
             raise InputError(f"'{text}' is not a head; write BLOCK.LAYER.HEAD, as in decoder.3.7") from None
+
+
+def named_heads(known: Sequence[HeadId], heads: Sequence[HeadId | str] | None) -> list[HeadId]:
+    """The heads that were asked for, in the order of those there are; all without."""
+    if heads is None:
+        return list(known)
+    wanted = {HeadId.parse(head) if isinstance(head, str) else HeadId(*head) for head in heads}
+    if not wanted:
+        raise InputError("no heads given; name some or leave the choice out for all")
+    missing = sorted(wanted - set(known))
+    if missing:
+        raise InputError(f"head {missing[0]} was not captured or not chosen; there are {known[0]} to {known[-1]}")
+    return [head for head in known if head in wanted]
 
 
 def block_bounds(n: int, pool: int) -> npt.NDArray[np.int64]:

@@ -7,7 +7,7 @@ from typing import Literal
 
 from headscape.intervals import Interval, exactly
 
-__all__ = ["Judgement", "Verdict", "cannot_tell", "judge"]
+__all__ = ["Judgement", "Verdict", "cannot_tell", "judge", "strictest"]
 
 Verdict = Literal["holds", "does not hold", "cannot tell"]
 
@@ -78,6 +78,17 @@ def judge(
             return cannot_tell(f"{what}{one.why or 'too few inputs for an interval'} (n = {one.n})")
     higher, lower = statistic.low > other.high, statistic.high < other.low
     if not (higher or lower):
-        return cannot_tell(f"{statistic} and {name} overlap")
+        equal = statistic.low == statistic.high == other.low == other.high
+        return cannot_tell(f"{statistic} equals {name}" if equal else f"{statistic} and {name} overlap")
     side = "above" if higher else "below"
     return Judgement("holds" if higher == (above is not None) else "does not hold", f"{statistic} lies {side} {name}")
+
+
+def strictest(*judgements: Judgement) -> Judgement:
+    """Of conditions that must all hold, the one that decides: one that fails, else one that cannot be told, else the last.
+
+    >>> strictest(Judgement("holds", "a"), cannot_tell("b"), Judgement("does not hold", "c")).why
+    'c'
+    """
+    order: tuple[Verdict, ...] = ("does not hold", "cannot tell")
+    return next((one for verdict in order for one in judgements if one.verdict == verdict), judgements[-1])

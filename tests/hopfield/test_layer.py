@@ -6,7 +6,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from headscape.errors import InputError
-from headscape.hopfield.layer import HiddenState, HopfieldAttention, carry
+from headscape.hopfield.layer import HopfieldAttention
+from headscape.hopfield.state import HiddenState, carry
 
 
 def slow_softmax(row, allowed):
@@ -191,3 +192,42 @@ def test_wrong_inputs():
         layer(torch.randn(2, 3, 9))
     with pytest.raises(InputError, match="layer 2 has scores of shape"):
         layer(torch.randn(2, 3, 8), HiddenState(torch.zeros(2, 2, 3, 3), 1))
+
+
+def test_scores_add_up_without_decay():
+    scores = [torch.randn(1, 2, 3, 3) for _ in range(3)]
+    state = None
+    for n, s in enumerate(scores):
+        entering, state = carry(state, s, 0.0, scheme="sum")
+        torch.testing.assert_close(entering, sum(scores[: n + 1]))
+    assert state.depth == 3
+
+
+@pytest.mark.parametrize("init", ["zero", "first", "debias"])
+def test_a_learned_share_of_each_head_is_that_number_for_the_head(init):
+    shares, scores = torch.tensor([0.2, 0.7]), [torch.randn(1, 2, 3, 3) for _ in range(3)]
+    state, single = None, [None, None]
+    for s in scores:
+        entering, state = carry(state, s, shares[:, None, None], init)
+        for h in range(2):
+            expected, single[h] = carry(single[h], s[:, h : h + 1], float(shares[h]), init)
+            torch.testing.assert_close(entering[:, h : h + 1], expected)
+
+
+@pytest.mark.parametrize("skip", ["scaled", "residual"])
+def test_learned_alphas_start_where_they_are_told_and_get_gradients(skip):
+    torch.manual_seed(0)
+    fixed = HopfieldAttention(8, 2, alpha=0.3, alpha_hidden=0.2, skip=skip)
+    learned = HopfieldAttention(8, 2, alpha=0.3, alpha_hidden=0.2, skip=skip, learned=True)
+    learned.load_state_dict(fixed.state_dict(), strict=False)
+    x = torch.randn(2, 5, 8)
+    fixed.out_proj.bias.data.zero_()
+    learned.out_proj.bias.data.zero_()
+    expected, state = fixed(*fixed(x))
+    found, _ = learned(*learned(x))
+    torch.testing.assert_close(found, expected)
+    found.square().sum().backward()
+    names = ["hidden_logit", "skip_logit"] if skip == "scaled" else ["hidden_logit"]
+    assert [n for n, p in learned.named_parameters() if n.endswith("logit") and p.grad.abs().min() > 0] == names
+    with pytest.raises(InputError, match="what is learned starts above 0"):
+        HopfieldAttention(8, 2, alpha_hidden=0.0, learned=True)

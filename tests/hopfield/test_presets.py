@@ -6,10 +6,11 @@ from headscape.hopfield.presets import PRESETS, preset
 
 
 @pytest.mark.parametrize(("name", "batch"), [("vit-t", 256), ("vit-s", 256), ("vit-b", 128), ("vit-l", 32)])
-def test_vision_transformers_see_50000_images_300_times(name, batch):
+def test_vision_transformers_see_50000_images_300_times_and_cool_down_for_ten(name, batch):
     found = preset(name)
     epoch = 50_000 // batch
-    assert (found.batch, found.steps, found.warmup) == (batch, 300 * epoch, 20 * epoch)
+    assert (found.batch, found.steps, found.warmup) == (batch, 310 * epoch, 20 * epoch)
+    assert found.cooldown == 10 * epoch and found.warmup_rate == 1e-6 and found.augment == "paper"
     network = found.network
     assert (network.image, network.patch, network.channels, network.outputs, network.n_tokens) == (224, 16, 3, 10, 197)
     assert found.label_smoothing == 0.1 and found.weight_decay == 0.05 and found.floor < min(found.rates)

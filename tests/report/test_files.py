@@ -7,7 +7,6 @@ import sys
 import numpy as np
 import pandas as pd
 import pytest
-from PIL import Image
 
 from fakes import NASTY, FakeResult, attention, frame_of, make_run, result_of
 from headscape.errors import InputError
@@ -35,13 +34,6 @@ def test_every_kind_is_written(run, tmp_path, format):
     assert {f"figure-3-fake-map.{format}", "table-1-fake-table.csv", "figures.csv"} <= names
     index = list(csv.reader((tmp_path / "figures.csv").open(encoding="utf-8")))
     assert {row[0] for row in index[1:]} == names - {"figures.csv"} | {"missing: it is damaged"}
-
-
-def test_figure_1_is_made_of_the_capture(run, tmp_path):
-    files = write_figures(run, [FakeResult(frame_of(4, 3), result_of(4, 3).shown[:1])], tmp_path)
-    with Image.open(tmp_path / "figure-1-fake-organized-maps.png") as image:
-        assert image.width == pytest.approx(7.0 * 300, abs=2)  # two columns of a page at 300 dots an inch
-    assert tmp_path / "figure-1-fake-organized-maps.png" in files
 
 
 def test_same_figures_same_bytes(run, tmp_path):
@@ -88,7 +80,7 @@ def test_unknown_format_lists_the_known(run, tmp_path):
 def test_few_heads_are_drawn(tmp_path, n_layer, n_head):
     small = make_run(tmp_path / "run", attention(n_layer, n_head, 8, 1))
     files = write_figures(small, [result_of(n_layer, n_head, 8, 1)], tmp_path / "figures")
-    assert len(files) == 6
+    assert len(files) == 5
     assert "not drawn" not in (tmp_path / "figures" / "figures.csv").read_text()
 
 

@@ -13,10 +13,10 @@ def test_each_verdict_has_a_sign_and_words_and_its_rule_after_the_sentence():
     plain = [re.sub("<.*?>", "", item) for item in items]
     assert plain == [
         "The ten least active heads recur in 9 of 10 batches. Figure: Map of the heads"
-        "✓ Holds: 0.9 [0.8, 1] (n = 8) lies above 0.1 (chance)",
+        "✓ Holds: 0.9 [0.8, 1] (n = 8) lies above 0.1 (chance).",
         "Shuffling does not change &lt;b&gt;this&lt;/b&gt;. Figure: Layer by head"
-        "✗ Does not hold: 0.2 [0.1, 0.3] (n = 8) lies below 0.5 (rows &lt;b&gt;shuffled&lt;/b&gt;)",
-        "Whether training made this cannot be told. Figure: Layer by head? Cannot tell: one batch; capture at least 3",
+        "✗ Does not hold: 0.2 [0.1, 0.3] (n = 8) lies below 0.5 (rows &lt;b&gt;shuffled&lt;/b&gt;).",
+        "Whether training made this cannot be told. Figure: Layer by head? Cannot tell: one batch; capture at least 3.",
         "Nothing was claimed here.",
     ]
     assert [re.search('class="(.*?)"', item)[1] for item in items] == ["holds", "fails", "unsure", "plain"]

@@ -9,15 +9,26 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from headscape.attention import bundled
-from headscape.attention.loading import quiet, read_gguf
+from headscape.attention.loading import gguf_weights, quiet, read_gguf
 from headscape.errors import InputError
 from headscape.fingerprints import file_hash, joint_hash
-from headscape.storage import write_json
+from headscape.storage import ArrayWriter, write_json
 
 __all__ = ["converted"]
 
 CONVERTED = "converted-2"  # 0.1 kept no hash of what it made
+
+
+def _quantized(file_type: object) -> str:
+    """The number type most weights of a GGUF file have, "" where that is 16 bits or more."""
+    import gguf
+
+    name = {int(kind): kind.name for kind in gguf.LlamaFileType}.get(file_type, "")  # type: ignore[call-overload]
+    name = name.removeprefix("MOSTLY_")
+    return "" if name in ("ALL_F32", "F16", "BF16") else name
 
 
 def converted(file: Path, say: Callable[[str], None]) -> Path:
@@ -36,22 +47,20 @@ def converted(file: Path, say: Callable[[str], None]) -> Path:
 
     target.parent.mkdir(parents=True, exist_ok=True)
     try:
-        fields = gguf.GGUFReader(file).fields
+        reader = gguf.GGUFReader(file)
     except (ValueError, IndexError, OSError) as error:
         raise InputError(f"{file.name} cannot be read as GGUF: {str(error).splitlines()[0]}") from None
-    said: Mapping[str, Any] = {name: field.contents() for name, field in fields.items() if "tokens" not in name}
+    said: Mapping[str, Any] = {name: field.contents() for name, field in reader.fields.items() if "tokens" not in name}
     with quiet(), tempfile.TemporaryDirectory(dir=target.parent) as scratch:
         module, tokenizer = read_gguf(file)
-        for holder, entry in (
-            (module.config, "quantization_config"),
-            (module, "hf_quantizer"),
-            (module, "quantization_method"),
-            (module, "is_quantized"),
-        ):
-            if hasattr(holder, entry):
-                delattr(holder, entry)
         made = Path(scratch) / "model"
-        module.save_pretrained(made)
+        made.mkdir()
+        with ArrayWriter(made / "model.safetensors", len(module.state_dict()), {"format": "pt"}) as writer:
+            for name, weights in gguf_weights(reader, module):
+                writer.add(name, weights.astype(np.float32, copy=False))
+        module.config.architectures, module.config.dtype = [type(module).__name__], "float32"
+        module.config.save_pretrained(made)
+        module.generation_config.save_pretrained(made)
         tokenizer.save_pretrained(made)
         bos = said.get("tokenizer.ggml.bos_token_id")
         needs_bos = said.get("tokenizer.ggml.add_bos_token") and tokenizer.encode("x")[0] != bos
@@ -61,6 +70,7 @@ def converted(file: Path, say: Callable[[str], None]) -> Path:
                 "fingerprint": fingerprint,
                 "weights": joint_hash(sorted(made.glob("*.safetensors"))),
                 "licence": said.get("general.license", "unknown"),
+                "quantized": _quantized(said.get("general.file_type")),
                 "prefix": [int(bos)] if needs_bos and bos is not None else [],
             },
         )

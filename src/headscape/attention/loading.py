@@ -14,7 +14,16 @@ from typing import Any
 
 from headscape.errors import InputError
 
-__all__ = ["draw_module", "quiet", "read_config", "read_gguf", "read_module", "read_tokenizer", "stock_class"]
+__all__ = [
+    "draw_module",
+    "gguf_weights",
+    "quiet",
+    "read_config",
+    "read_gguf",
+    "read_module",
+    "read_tokenizer",
+    "stock_class",
+]
 
 _MAY_ASK = ("config.json", "tokenizer_config.json", "preprocessor_config.json", "processor_config.json")
 
@@ -124,12 +133,34 @@ def read_tokenizer(folder: Path) -> Any:
 
 
 def read_gguf(file: Path) -> tuple[Any, Any]:
-    """Network and tokenizer of a GGUF file, in float32."""
+    """Network (on the meta device: shapes and names without weights) and tokenizer of a GGUF file."""
     import torch
     import transformers
 
-    options: dict[str, Any] = {"gguf_file": file.name, "local_files_only": True}
-    causal = transformers.AutoModelForCausalLM
+    options: dict[str, Any] = {"gguf_file": file.name, "local_files_only": True, "trust_remote_code": False}
     with _reading(file):
-        module = causal.from_pretrained(file.parent, trust_remote_code=False, dtype=torch.float32, **options)
-        return module, transformers.AutoTokenizer.from_pretrained(file.parent, trust_remote_code=False, **options)
+        config = transformers.AutoConfig.from_pretrained(file.parent, **options)
+        build: Any = transformers.AutoModelForCausalLM.from_config
+        with torch.device("meta"):
+            module = build(config, trust_remote_code=False)
+        return module, transformers.AutoTokenizer.from_pretrained(file.parent, **options)
+
+
+def gguf_weights(reader: Any, module: Any) -> Iterator[tuple[str, Any]]:
+    """The weights of an open GGUF file for that network, dequantized to float32, one at a time: name and array."""
+    import gguf
+    from transformers import modeling_gguf_pytorch_utils as untyped
+
+    reading: Any = untyped  # transformers' own table of names and layouts, read without its list of all tensors
+    kind = str(reader.fields["general.architecture"].contents())
+    parsed: dict[str, Any] = {"config": module.config.to_dict(), "tensors": {}}
+    processor = reading.TENSOR_PROCESSORS.get(kind, reading.TensorProcessor)(config=parsed["config"])
+    names = reading.get_gguf_hf_weights_map(module, processor)
+    for tensor in reader.tensors:
+        weights = gguf.quants.dequantize(tensor.data, tensor.tensor_type)
+        made = processor.process(weights=weights, name=tensor.name, tensor_key_mapping=names, parsed_parameters=parsed)
+        if made.name in names:
+            yield names[made.name], made.weights
+    yield from (
+        (name, weights.numpy()) for name, weights in parsed["tensors"].items()
+    )  # experts that were put together

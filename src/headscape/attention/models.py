@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -10,6 +11,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
+from headscape import hooks
 from headscape.attention import bundled
 from headscape.attention.convert import converted
 from headscape.attention.inputs import ImagePreparation
@@ -22,7 +24,7 @@ if TYPE_CHECKING:
 
     from headscape.attention.sites import Site
 
-__all__ = ["Model", "ModelEntry", "list_models", "load_model", "wrap_module"]
+__all__ = ["Model", "ModelEntry", "device_of", "list_models", "load_model", "wrap_module"]
 
 Task = Literal["causal-lm", "masked-lm", "seq2seq-lm", "image-classifier", "classifier", "encoder", "module"]
 DTYPES = ("float32", "bfloat16", "float16")
@@ -37,6 +39,7 @@ class ModelEntry:
     licence: str
     download: int
     present: bool
+    quantized: str = ""
 
 
 def list_models() -> list[ModelEntry]:
@@ -46,7 +49,8 @@ def list_models() -> list[ModelEntry]:
     ['smollm2-135m', 'minilm-l6', 'gemma3-270m', 'mpnet-base', 'vit-fmnist']
     """
     return [
-        ModelEntry(m.name, m.summary, m.licence, m.download, bundled.is_present(m)) for m in bundled.BUNDLED.values()
+        ModelEntry(m.name, m.summary, m.licence, m.download, bundled.is_present(m), m.quantized)
+        for m in bundled.BUNDLED.values()
     ]
 
 
@@ -56,7 +60,8 @@ class Model:
 
     `n_heads` counts query heads a layer, `n_kv_heads` the key/value heads they share. `max_tokens` is the longest
     context, None when there is no limit. `prefix` are ids the tokenizer should put before a text but does not.
-    `location` is the absolute path of a model that is loaded by its path, None for one known by name.
+    `location` is the absolute path of a model that is loaded by its path, None for one known by name. `quantized` says
+    in how few bits the weights were stored, "" where they were not, or were drawn anew.
     """
 
     module: torch.nn.Module
@@ -78,6 +83,7 @@ class Model:
     attention: tuple[str, ...] | None = None
     example: Any = field(default=None, repr=False)
     notes: tuple[str, ...] = ()
+    quantized: str = ""
 
     @property
     def config(self) -> Any:
@@ -128,11 +134,12 @@ class Model:
 
 _DESCRIBED = (
     "source location family task causal n_layers n_heads n_kv_heads n_parameters licence max_tokens dtype prefix notes "
-    "fingerprint"
+    "quantized fingerprint"
 )
 
 
-def _device_of(device: str) -> str:
+def device_of(device: str) -> str:
+    """The device of that name, checked to be there; "auto" takes the best there is."""
     import torch
 
     if device == "auto":
@@ -179,7 +186,7 @@ def load_model(
         raise InputError("loading a model needs torch and transformers: pip install 'headscape[models]'")
     if dtype not in DTYPES:
         raise InputError(f"dtype is one of {', '.join(DTYPES)}, not {dtype!r}")
-    device = _device_of(device)
+    device = device_of(device)
     text = str(spec)
     path = Path(spec)
     if text in bundled.BUNDLED:
@@ -190,6 +197,7 @@ def load_model(
             folder = converted(next(folder.glob("*.gguf")), say)
         model = _from_folder(folder, text, device, dtype, random_init)
         model.licence = entry.licence
+        model.quantized = entry.quantized if random_init is None else ""
         return model
     if path.suffix.lower() == ".gguf":
         if not path.is_file():
@@ -269,7 +277,7 @@ def _from_folder(folder: Path, source: str, device: str, dtype: str, random_init
         tokenizer = read_tokenizer(folder)
     module.eval().to(device)
     said = bundled.read_notes(folder)
-    return _describe(
+    model = _describe(
         module,
         tokenizer,
         source=source,
@@ -282,7 +290,14 @@ def _from_folder(folder: Path, source: str, device: str, dtype: str, random_init
         random_init=random_init,
         location=str(Path(source).resolve()) if Path(source).exists() and source not in bundled.BUNDLED else None,
         notes=tuple(notes),
+        quantized=str(said.get("quantized", "")) if random_init is None else "",
     )
+    record = getattr(module.config, "headscape_hopfield", None)
+    if record is not None and hooks.restore_conversion is not None:
+        del module.config.headscape_hopfield
+        hooks.restore_conversion(model, record)
+        model.notes = (*model.notes, "converted to Modern Hopfield Attention: " + json.dumps(record))
+    return model
 
 
 def verify_weights(model: Model) -> str:

@@ -96,7 +96,7 @@ def collapse(
             random_state=seed,
             **how,
         )
-    finish(result, as_json)
+    finish(result, as_json, at=run)
 
 
 def _capture(model: Model, source: Source, run: Path, quiet: bool, **options: Any) -> None:

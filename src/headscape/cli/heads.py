@@ -25,7 +25,7 @@ def heads(
     """Name the heads of a run by role: induction, previous token, attention sink and others, beside chance."""
     from headscape.errors import InputError
     from headscape.records import as_records
-    from headscape.roles import BLOCK_ROLES, ROLES, find_role
+    from headscape.roles import BLOCK_ROLES, ROLES, find_role, role_name
     from headscape.runs import Run
     from headscape.studies.heads import find_heads
 
@@ -46,7 +46,7 @@ def heads(
         return
     for name, table in tables.items():
         if len(table):
-            print_frame(f"{name}: {meanings[name]}", table)
-    empty = [name for name, table in tables.items() if not len(table)]
+            print_frame(f"{role_name(name)}: {meanings[name]}", table)
+    empty = [role_name(name) for name, table in tables.items() if not len(table)]
     if empty:
         out.print(f"no head of this role beyond chance: {', '.join(empty)}", highlight=False, markup=False)

@@ -31,9 +31,10 @@ def models(
         print_json([vars(entry) for entry in entries])
         return
     rows = [
-        [e.name, e.summary, e.licence, "here" if e.present else f"fetch {human_bytes(e.download)}"] for e in entries
+        [e.name, e.summary, e.quantized or "-", e.licence, "here" if e.present else f"fetch {human_bytes(e.download)}"]
+        for e in entries
     ]
-    print_table("Bundled models", ["name", "what", "licence", "weights"], rows)
+    print_table("Bundled models", ["name", "what", "quantized", "licence", "weights"], rows)
     out.print("Any model folder, .gguf file or hub id works too.")
 
 

@@ -38,6 +38,9 @@ Block = Annotated[str | None, typer.Option(help="Which block of an encoder-decod
 RandomWeights = Annotated[
     bool, typer.Option("--random-weights", help="Also run the same architecture with random weights, as a control.")
 ]
+Drawn = Annotated[
+    str | None, typer.Option("--heads", help="Heads to draw before and after organizing: decoder.3.7,decoder.4.0.")
+]
 Paper = Annotated[bool, typer.Option("--paper", help="The paper's settings instead of the default.")]
 Iterations = Annotated[int | None, typer.Option(help="Iterations of the questionnaire.", min=1, max=1000)]
 

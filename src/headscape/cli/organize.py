@@ -12,6 +12,7 @@ from headscape.cli.runs import capture_to, check_blocks, default_run, kept_of, s
 from headscape.cli.shared import (
     app,
     finish,
+    listed,
     load,
     loader,
     one_of,
@@ -33,6 +34,7 @@ def organize(
     run: o.Run,
     block: o.Block = None,
     kind: Annotated[str | None, typer.Option(help="probs or scores; probs where both were kept.")] = None,
+    heads: o.Drawn = None,
     paper: o.Paper = False,
     iterations: o.Iterations = None,
     random_weights: o.RandomWeights = False,
@@ -88,10 +90,21 @@ def organize(
     own = loader(device, online, quiet)
     with working("organizing", quiet, jobs=jobs, engine=engine, scheduler=scheduler, resume=resume) as how:
         common: dict[str, Any] = {"control": random_weights, "loader": own, "random_state": seed, **options, **how}
+        common["n_basis"] = 400 if paper else None
         results = [
-            run_organize(run, model=use_model, **common | {"block": name}) for name in open_capture(run).chosen(block)
+            run_organize(run, model=use_model, **common | {"block": name, "heads": drawn})
+            for name, drawn in _drawn(heads, open_capture(run).chosen(block)).items()
         ]
-    finish(results, as_json)
+    finish(results, as_json, at=run)
+
+
+def _drawn(heads: str | None, blocks: list[str]) -> dict[str, list[str]]:
+    """The heads that were named, by block."""
+    named = listed(heads) or []
+    strange = [head for head in named if head.rsplit(".", 2)[0] not in blocks]
+    if strange:
+        raise InputError(f"--heads: no block of this run has a head {strange[0]!r}; blocks are {', '.join(blocks)}")
+    return {block: [head for head in named if head.rsplit(".", 2)[0] == block] for block in blocks}
 
 
 def _questionnaire(paper: bool, changes: dict[str, Any]) -> Questionnaire:
@@ -114,10 +127,11 @@ def report(
 ) -> None:
     """Write one page that shows what was found in a run: RUN/report.html."""
     one_of("format", form, ("png", "svg", "pdf"))
-    _report(run, figures, form, show, quiet)
+    page = _report(run, figures, form, quiet)
+    open_page(page, show)
 
 
-def _report(path: Path, figures: Path | None, form: str, show: bool, quiet: bool) -> None:
+def _report(path: Path, figures: Path | None, form: str, quiet: bool) -> Path:
     from headscape.report import write_figures, write_report
     from headscape.runs import Run
     from headscape.studies import load_results
@@ -128,7 +142,7 @@ def _report(path: Path, figures: Path | None, form: str, show: bool, quiet: bool
     if figures is not None:
         written = write_figures(opened, results, figures, format=form)  # type: ignore[arg-type]
         sayer(quiet)(f"{len(written)} files in {figures}")
-    open_page(page, show)
+    return page
 
 
 @app.command(
@@ -146,6 +160,7 @@ def analyze(
     tokens: o.Tokens = 256,
     batches: o.Batches = 10,
     pool: o.Pool = None,
+    heads: o.Drawn = None,
     random_weights: o.RandomWeights = False,
     jobs: o.Jobs = 1,
     engine: o.Engine = "local",
@@ -168,19 +183,21 @@ def analyze(
     capture: dict[str, Any] = {"tokens": tokens, "batches": None if prompt else batches, "pool": pool, "seed": seed}
     with working("organizing", quiet, jobs=jobs, engine=engine, scheduler=scheduler, resume=resume) as how:
         loaded = load(model, device, weights, online, quiet)
-        captured = capture_to(loaded, source, target, as_json=False, quiet=quiet, keep=kept, **capture)
+        captured = capture_to(loaded, source, target, as_json=False, quiet=quiet, brief=True, keep=kept, **capture)
         from headscape.studies.change import compare_prompts
         from headscape.studies.organize import organize as run_organize
 
         own = loader(device, online, quiet, weights)
         common: dict[str, Any] = {"control": random_weights, "loader": own, "random_state": seed, **how}
         results: list[Result] = [
-            run_organize(target, model=loaded, block=name, **common) for name in captured.chosen(block)
+            run_organize(target, model=loaded, block=name, heads=drawn, **common)
+            for name, drawn in _drawn(heads, captured.chosen(block)).items()
         ]
         if prompt and len(prompt) == 2 and "probs" in kept and pool is None:
             results.append(compare_prompts(target, **how))
-    finish(results, as_json=False)
-    _report(target, None, "png", show, quiet)
+    page = _report(target, None, "png", quiet)
+    finish(results, as_json=False, at=target, brief=True)
+    open_page(page, show, say=False)
 
 
 @app.command(epilog="Example: `headscape demo`")

@@ -73,5 +73,5 @@ def prompt(
             random_state=seed,
             **how,
         )
-    finish(result, as_json, run=str(path), prompt=result.text, clues=dict(result.clues))
+    finish(result, as_json, at=path, run=str(path), prompt=result.text, clues=dict(result.clues))
     sayer(quiet or as_json)(f"{path}: `headscape report {path}` shows the maps")

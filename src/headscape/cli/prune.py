@@ -70,7 +70,7 @@ def prune(
     export = None
     if out_dir is not None and result.proposal:
         export = str(result.export(out_dir, kind, timed=3))  # type: ignore[arg-type]
-    finish(result, as_json, export=export)
+    finish(result, as_json, at=run, export=export)
     if not as_json and result.proposal:
         removed = f"removed: {' '.join(str(head) for head in result.proposal)}"
         out.print(removed if export is None else f"{removed}\n{export}", highlight=False, markup=False)

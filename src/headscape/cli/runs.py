@@ -179,14 +179,18 @@ def _inputs(loaded: Model, source: Source, quiet: bool) -> Any:
     return sample_images() if loaded.images is not None else [sample_text("rank")]
 
 
-def capture_to(loaded: Model, source: Source, target: Path, *, as_json: bool, quiet: bool, **options: Any) -> Capture:
-    """Capture into a run directory and print what was captured."""
+def capture_to(
+    loaded: Model, source: Source, target: Path, *, as_json: bool, quiet: bool, brief: bool = False, **options: Any
+) -> Capture:
+    """Capture into a run directory and print what was captured, unless `brief`."""
     from headscape.attention.capture import capture as run_capture
     from headscape.runs import human_bytes
 
     inputs = _inputs(loaded, source, quiet)
     with progress_bar("capturing", quiet) as progress:
         found = run_capture(loaded, inputs, out=target, progress=progress, say=sayer(quiet), **options)
+    if brief:
+        return found
     run = found.run
     assert run is not None
     shape = (

@@ -14,6 +14,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
+from headscape.claims import claim
 from headscape.errors import InputError
 
 if TYPE_CHECKING:
@@ -134,10 +135,22 @@ def print_facts(title: str, facts: Mapping[str, Any], as_json: bool, shown: Mapp
     print_table(title, ["", ""], [[name, text] for name, text in (words | dict(shown or {})).items()])
 
 
-def finish(found: Result | Sequence[Result], as_json: bool, **more: Any) -> None:
+NEXT = {  # what a reader may want after a study
+    "organize": "headscape heads {run} --role induction, or which heads can go: headscape prune {run}",
+    "prune": "headscape prune {run} --out FOLDER writes the smaller model",
+    "softmax": "do its weights look random? headscape spectra {run}",
+    "spectra": "how far do Gaussians predict its scores? headscape gaussian {run}",
+    "gaussian": "do tokens become alike along depth? headscape collapse {run}",
+}
+
+
+def finish(
+    found: Result | Sequence[Result], as_json: bool, at: Path | str | None = None, brief: bool = False, **more: Any
+) -> None:
     """The end of a command: its short tables and findings, or all of it as JSON with `more` facts beside it.
 
     Of several results (the blocks of an encoder-decoder) each has its heading, or its place in the JSON, by its block.
+    With a run (`at`) three lines close it: what was found, where to look, what to do next; `brief` has nothing else.
     """
     results = found if isinstance(found, Sequence) else [found]
     if as_json:
@@ -145,13 +158,27 @@ def finish(found: Result | Sequence[Result], as_json: bool, **more: Any) -> None
         blocks = [getattr(result, "block", result.study) for result in results]
         print_json(more | (parts[0] if len(parts) == 1 else dict(zip(blocks, parts, strict=True))))
         return
-    for result in results:
+    for result in [] if brief else results:
         if len(results) > 1:
             out.print(f"{result.title}{f': {b}' if (b := getattr(result, 'block', '')) else ''}", style="bold")
         for title, frame in result.summary():
             print_frame(title, frame)
-        for finding in result.findings():
+        findings = result.findings()
+        for finding in findings:
             out.print(f"- {finding}")
+        known = [claim(finding.claim) for finding in findings if finding.citation is not None and finding.claim]
+        for source in dict.fromkeys(one.source for one in known):
+            out.print(f"Claims tested: {source}.", style="dim")
+    if at is not None:
+        page = Path(at) / "report.html"
+        lines = [
+            f"{f'{b}: ' if len(results) > 1 and (b := getattr(r, 'block', '')) else ''}{r.headline()}" for r in results
+        ]
+        out.print(f"found  {'; '.join(lines)}", soft_wrap=True)
+        made = page.is_file() and brief
+        out.print(f"look   {page.resolve()}" if made else f"look   headscape report {at} --open", soft_wrap=True)
+        step = NEXT.get(results[0].study, "headscape heads {run}")
+        out.print(f"next   {step.format(run=at)}", soft_wrap=True)
 
 
 def print_frame(title: str, frame: pd.DataFrame) -> None:
@@ -187,9 +214,10 @@ def _check_place(device: str, weights: str | None) -> None:
     one_of("weights", weights, ("float32", "bfloat16", "float16"))
 
 
-def open_page(page: Path, show: bool) -> None:
-    """Say where a page is, and open it if asked to."""
-    out.print(f"{page.resolve()}", soft_wrap=True)
+def open_page(page: Path, show: bool, say: bool = True) -> None:
+    """Say where a page is, and open it in the browser if asked to."""
+    if say:
+        out.print(f"{page.resolve()}", soft_wrap=True)
     if show:
         import webbrowser
 

@@ -66,4 +66,4 @@ def softmax(
             random_state=seed,
             **how,
         )
-    finish(result, as_json)
+    finish(result, as_json, at=run)

@@ -52,6 +52,6 @@ def spectra(
                 load_model(source, device=device, dtype=weights, online=online, random_init=seed) if control else None
             )
         result = run_spectra(model, path, control=initial, rotations=rotations, random_state=seed, **how)
-    finish(result, as_json, run=str(path))
+    finish(result, as_json, at=path, run=str(path))
     if not as_json:
         sayer(quiet)(f"{path}: `headscape report {path}` shows it")

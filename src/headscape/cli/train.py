@@ -26,25 +26,41 @@ def train(
         ),
     ] = None,
     tokenizer: Annotated[str | None, typer.Option(help="Model folder or bundled name; bytes by default.")] = None,
-    arms: Annotated[str, typer.Option(help="Arms: the kinds of attention to compare.")] = "standard,hidden,skip,both",
+    arms: Annotated[
+        str,
+        typer.Option(
+            help="Kinds of attention to compare: standard, hidden, skip, both, rescaled, realformer, learned; longer is the "
+            "positive control."
+        ),
+    ] = "standard,hidden,skip,both,longer",
     seeds: Annotated[int, typer.Option(help="Runs per arm, at its learning rate.", min=1, max=1000)] = 3,
     rates: Annotated[str | None, typer.Option(help="Learning rates to try: 1e-3,3e-3.")] = None,
     finalists: Annotated[
         int, typer.Option(help="Rates per arm to run with all seeds before one is chosen.", min=1, max=1000)
     ] = 1,
+    search_steps: Annotated[
+        int | None, typer.Option(help="Steps of the runs that choose learning rates.", min=1, max=1000000000)
+    ] = None,
     steps: Annotated[int | None, typer.Option(help="Steps per run.", min=1, max=1000000000)] = None,
     batch: Annotated[int | None, typer.Option(help="Sequences or images per step.", min=1, max=o.MANY)] = None,
     layers: Annotated[int | None, typer.Option(help="Instead of the network's own.", min=1, max=1000)] = None,
     heads: Annotated[int | None, typer.Option(help="Instead of the network's own.", min=1, max=1000)] = None,
     dim: Annotated[int | None, typer.Option(help="Instead of the network's own.", min=1, max=o.MANY)] = None,
     tokens: Annotated[int | None, typer.Option(help="Context of a language model.", min=2, max=o.MANY)] = None,
-    alpha: Annotated[float, typer.Option(help="a of the scaled skip.")] = 0.5,
-    alpha_hidden: Annotated[float, typer.Option(help="a' of the hidden state.")] = 0.5,
+    patch: Annotated[int | None, typer.Option(help="Side of a patch of a ViT, in pixels.", min=1, max=o.MANY)] = None,
+    alpha: Annotated[str, typer.Option(help="a of the scaled skip; several make a grid: 0.3,0.5.")] = "0.5",
+    alpha_hidden: Annotated[str, typer.Option(help="a' of the hidden state; several make a grid.")] = "0.5",
     init: Annotated[str, typer.Option(help="Start of the hidden state: zero, first, debias.")] = "zero",
     evaluations: Annotated[int, typer.Option(help="Evaluations per run.", min=1, max=o.MANY)] = 10,
     patience: Annotated[
         int, typer.Option(help="Stop after so many without a better loss; 0 never.", min=0, max=o.MANY)
     ] = 0,
+    accumulate: Annotated[
+        int, typer.Option(help="Parts of a batch that are run one after the other.", min=1, max=o.MANY)
+    ] = 1,
+    autocast: Annotated[str, typer.Option(help="Number type of the forward pass: bfloat16 or float16.")] = "",
+    augment: Annotated[str | None, typer.Option(help="Changes to training images: none, light, paper.")] = None,
+    device: o.Device = "cpu",
     jobs: o.Jobs = 1,
     threads: Annotated[int, typer.Option(help="Threads per run.", min=1, max=1024)] = 1,
     engine: o.Engine = "local",
@@ -55,7 +71,7 @@ def train(
     as_json: o.Json = False,
     quiet: o.Quiet = False,
 ) -> None:
-    """Train a small network with standard attention, hidden state, scaled skip and both, and compare on held-out data."""
+    """Train a network with several kinds of attention and compare them on held-out data, beside baselines and controls."""
     if listing:
         _list(as_json)
         return
@@ -63,7 +79,7 @@ def train(
         raise InputError("name a run directory: --out runs/train-gpt")
     from headscape.studies.train import train as run_train
 
-    sizes = {"layers": layers, "heads": heads, "dim": dim, "tokens": tokens}
+    sizes = {"layers": layers, "heads": heads, "dim": dim, "tokens": tokens, "patch": patch}
     how = {"jobs": jobs, "threads": threads, "engine": engine, "scheduler": scheduler, "resume": resume}
     with working("training", quiet, **how) as work:  # type: ignore[arg-type]
         result = run_train(
@@ -75,27 +91,32 @@ def train(
             tokenizer_name=tokenizer or "bytes",
             arms=listed(arms) or (),
             seeds=seeds,
-            rates=None if rates is None else _numbers(rates),
+            rates=None if rates is None else _numbers(rates, "learning rates"),
             finalists=finalists,
+            search_steps=search_steps,
+            sizes={name: size for name, size in sizes.items() if size is not None},
+            alpha=_numbers(alpha, "alphas"),
+            alpha_hidden=_numbers(alpha_hidden, "alphas"),
+            init=init,  # type: ignore[arg-type]  # checked by the study
             steps=steps,
             batch=batch,
-            sizes={name: size for name, size in sizes.items() if size is not None},
-            alpha=alpha,
-            alpha_hidden=alpha_hidden,
-            init=init,  # type: ignore[arg-type]  # checked by the study
             evaluations=evaluations,
             patience=patience,
+            accumulate=accumulate,
+            autocast=autocast,
+            augment=augment,
+            device=device,
             random_state=seed,
             **work,
         )
     finish(result, as_json)
 
 
-def _numbers(text: str) -> list[float]:
+def _numbers(text: str, what: str) -> list[float]:
     try:
         return [float(part) for part in text.split(",")]
     except ValueError:
-        raise InputError(f"learning rates must be numbers separated by commas, not {text!r}") from None
+        raise InputError(f"{what} must be numbers separated by commas, not {text!r}") from None
 
 
 def _tokenizer(spec: str) -> Any:

@@ -15,7 +15,7 @@ from threadpoolctl import ThreadpoolController  # type: ignore[import-untyped]
 from headscape.checks import LARGEST, finite, integer, within
 from headscape.errors import InputError
 
-__all__ = ["Spectrum", "diffusion_map", "markov_spectrum", "one_blas_thread"]
+__all__ = ["Spectrum", "diffusion_map", "extend_diffusion_map", "markov_spectrum", "one_blas_thread"]
 
 STEEPEST = 10.0
 """Largest |markov_alpha|: powers of the density beyond it leave the range of float64."""
@@ -174,6 +174,41 @@ def diffusion_map(affinity: Any, n_components: int = 3, t: float = 1.0, markov_a
         raise InputError(f"t = {t} needs eigenvalues that are not negative, the chain has {spectrum.values.min():.3g}")
     coordinates = np.zeros((len(spectrum.vectors), n_components))
     coordinates[:, : len(spectrum.values)] = spectrum.values**t * spectrum.vectors
+    return coordinates
+
+
+def extend_diffusion_map(
+    affinity: Any, to_points: npt.ArrayLike, n_components: int = 3, markov_alpha: float = 1.0
+) -> FloatArray:
+    r"""Place points on the diffusion map (t = 1) of others: Nystroem's extension.
+
+    .. math:: \lambda_k \psi_k(x) = \sum_j p(x, j)\, \psi_k(j), \qquad p(x, j) \propto k(x, j) / d_j^\alpha
+
+    A point of the map itself is placed where it is.
+
+    Parameters
+    ----------
+    affinity
+        (n, n), as for `diffusion_map`: the points that make the map.
+    to_points
+        (m, n): affinities of the points to place, to those.
+
+    Returns
+    -------
+    (m, n_components) float64.
+
+    >>> affinity = np.exp(-np.abs(np.subtract.outer(range(4), range(4))))
+    >>> bool(np.allclose(extend_diffusion_map(affinity, affinity), diffusion_map(affinity)))
+    True
+    """
+    integer("n_components", n_components, low=1)
+    K, rows = _check_affinity(affinity), np.asarray(to_points, dtype=np.float64)
+    spectrum = markov_spectrum(K, n_components, markov_alpha)
+    with one_blas_thread():
+        steps = rows * np.asarray(K.sum(axis=1)).ravel() ** -markov_alpha
+        steps /= steps.sum(axis=1, keepdims=True)
+        coordinates = np.zeros((len(rows), n_components))
+        coordinates[:, : len(spectrum.values)] = steps @ spectrum.vectors
     return coordinates
 
 

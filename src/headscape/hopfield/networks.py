@@ -1,39 +1,51 @@
 """Transformers to train from scratch: GPT, LLaMA-like, Vision Transformer, Transformer-XL; any kind of attention.
 
-All are pre-norm, x, H = attention(x, H, norm(x)); x = x + mlp(norm(x)), built on `HopfieldAttention`: the standard
+All are pre-norm, x, H = attention(x, H, norm); x = x + mlp(norm(x)), built on `HopfieldAttention`: the standard
 network is the one with alpha_hidden 0 and a residual skip. Weights are initialized the same way for every attention.
 """
 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
-from typing import Literal, NamedTuple
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, Literal, NamedTuple, get_args
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
 from headscape.errors import InputError
-from headscape.hopfield.layer import HiddenState, HopfieldAttention, Init, Rotate, Skip, check_alphas
+from headscape.hopfield.layer import HopfieldAttention, KeyValues, Rotate
+from headscape.hopfield.state import HiddenState, Init, Scheme, Skip, check_alphas
 
-__all__ = ["ARMS", "Arm", "Attention", "NetworkConfig", "Output", "Transformer", "arm"]
+__all__ = ["ARMS", "Arm", "Attention", "NetworkConfig", "Output", "Transformer", "arm", "base_arm"]
 
-Kind = Literal["gpt", "vit", "xl"]
+Kind = Literal["gpt", "vit", "xl", "model"]
+Start = Literal["usual", "scaled"]
 STD = 0.02  # of all initial weights, as in GPT-2 and ViT
 
 
 @dataclass(frozen=True)
 class Attention:
-    """The kind of attention of a network: see `HopfieldAttention`."""
+    """The kind of attention of a network: see `HopfieldAttention`.
+
+    `start` is how projections into the stream begin: "usual" (GPT-2: smaller by sqrt(2 layers)), or "scaled", as large
+    as a stream that every layer scales down asks for (`Transformer`).
+    """
 
     alpha: float = 0.5
     alpha_hidden: float = 0.0
     init: Init = "zero"
     skip: Skip = "residual"
+    scheme: Scheme = "forward-backward"
+    learned: bool = False
+    start: Start = "usual"
 
     def __post_init__(self) -> None:
-        check_alphas(self.alpha, self.alpha_hidden, self.init, self.skip)
+        check_alphas(self.alpha, self.alpha_hidden, self.init, self.skip, self.scheme, self.learned)
+        if self.start not in get_args(Start):
+            raise InputError(f"start must be one of {', '.join(get_args(Start))}, not {self.start!r}")
 
 
 @dataclass(frozen=True)
@@ -42,10 +54,13 @@ class Arm:
 
     title: str
     about: str
-    hidden: bool = False  # scores are carried along depth
+    hidden: bool = False  # scores are carried along depth, with a' as given
     scaled: bool = False  # the skip is a x + (1 - a) attention
+    changes: Mapping[str, Any] = field(default_factory=dict)  # other fields of `Attention`
+    stretch: float = 1.0  # of the number of steps
 
 
+LEARNED_START = 0.02
 ARMS = {
     "standard": Arm("standard", "standard attention with a residual skip"),
     "hidden": Arm("hidden state", "the hidden state alone (scores carried along depth)", hidden=True),
@@ -53,19 +68,73 @@ ARMS = {
     "both": Arm(
         "both (Hopfield)", "Modern Hopfield Attention (hidden state and scaled skip)", hidden=True, scaled=True
     ),
+    "rescaled": Arm(
+        "both, own start",
+        "Modern Hopfield Attention with initial weights made for its scaled skip",
+        hidden=True,
+        scaled=True,
+        changes={"start": "scaled"},
+    ),
+    "realformer": Arm("RealFormer", "RealFormer (scores added up over depth)", changes={"scheme": "sum"}),
+    "learned": Arm(
+        "learned hidden state",
+        "a hidden state whose a' is learned per layer and head",
+        changes={"learned": True, "alpha_hidden": LEARNED_START},
+    ),
+    "delayed": Arm(
+        "(forward, forward)",
+        "Hopfield attention with scores one layer late (forward, forward)",
+        hidden=True,
+        scaled=True,
+        changes={"scheme": "forward-forward"},
+    ),
+    "implicit": Arm(
+        "(backward, backward)",
+        "the implicit Hopfield layer (backward, backward)",
+        hidden=True,
+        scaled=True,
+        changes={"scheme": "backward-backward"},
+    ),
+    "implicit-delayed": Arm(
+        "(backward, forward)",
+        "the implicit Hopfield layer with explicit scores (backward, forward)",
+        hidden=True,
+        scaled=True,
+        changes={"scheme": "backward-forward"},
+    ),
+    "central": Arm(
+        "(central, central)",
+        "the Hopfield layer of central differences",
+        hidden=True,
+        scaled=True,
+        changes={"scheme": "central"},
+    ),
+    "longer": Arm("standard, longer", "standard attention with a third more steps", stretch=4 / 3),
 }
+"""`longer` is the positive control: a gain that a comparison should detect."""
+
+
+def base_arm(name: str) -> Arm:
+    """The arm of a name, which may be followed by the alphas it is run with.
+
+    >>> base_arm("both a=0.3 a'=0.5").title
+    "both (Hopfield) a=0.3 a'=0.5"
+    """
+    key, _, alphas = name.partition(" ")
+    return replace(ARMS[key], title=f"{ARMS[key].title} {alphas}".rstrip())
 
 
 def arm(name: str, alpha: float = 0.5, alpha_hidden: float = 0.5, init: Init = "zero") -> Attention:
     """The attention of one of the `ARMS`.
 
-    >>> arm("hidden", alpha_hidden=0.7)
-    Attention(alpha=0.5, alpha_hidden=0.7, init='zero', skip='residual')
+    >>> arm("hidden", alpha_hidden=0.7).alpha_hidden, arm("standard").alpha_hidden
+    (0.7, 0.0)
     """
     if name not in ARMS:
         raise InputError(f"no arm {name!r}; there are {', '.join(ARMS)}")
     chosen = ARMS[name]
-    return Attention(alpha, alpha_hidden if chosen.hidden else 0.0, init, "scaled" if chosen.scaled else "residual")
+    usual = Attention(alpha, alpha_hidden if chosen.hidden else 0.0, init, "scaled" if chosen.scaled else "residual")
+    return replace(usual, **chosen.changes)
 
 
 @dataclass(frozen=True)
@@ -73,7 +142,7 @@ class NetworkConfig:
     """Sizes of a network.
 
     `outputs` are the classes of a ViT, the vocabulary of the others. `tokens` is the context of a language model,
-    `memory` how many earlier tokens a Transformer-XL attends to beyond it.
+    `memory` how many earlier tokens a Transformer-XL attends to beyond it. Of kind "model" is a trained model, `source`.
     """
 
     kind: Kind
@@ -92,14 +161,15 @@ class NetworkConfig:
     modern: bool = False  # RMSNorm, SwiGLU, rotary positions, no biases (LLaMA)
     dropout: float = 0.0
     drop_path: float = 0.0
+    source: str = ""
 
     def __post_init__(self) -> None:
         sizes = {"layers": self.layers, "heads": self.heads, "dim": self.dim, "tokens": self.tokens}
         for name, size in (sizes | {"outputs": self.outputs, "patch": self.patch}).items():
             if size < 1:
                 raise InputError(f"{name} must be at least 1, not {size}")
-        if self.kind not in ("gpt", "vit", "xl"):
-            raise InputError(f"a network is gpt, vit or xl, not {self.kind!r}")
+        if self.kind not in get_args(Kind):
+            raise InputError(f"a network is one of {', '.join(get_args(Kind))}, not {self.kind!r}")
         if self.kind == "vit" and self.image % self.patch:
             raise InputError(f"patches of {self.patch} do not divide an image of {self.image} pixels")
 
@@ -150,8 +220,8 @@ def _angles(positions: Tensor, dim: int) -> Tensor:
     return positions[:, None] * 10000.0 ** (-torch.arange(0, dim, 2, device=positions.device) / dim)
 
 
-def _rotary(n: int, head_dim: int, like: Tensor) -> Rotate:
-    angle = _angles(torch.arange(n, device=like.device), head_dim)
+def _rotary(n: int, head_dim: int, like: Tensor, begun: int = 0) -> Rotate:
+    angle = _angles(torch.arange(begun, begun + n, device=like.device), head_dim)
     cos, sin = (torch.cat([f(angle)] * 2, dim=-1).to(like.dtype) for f in (torch.cos, torch.sin))
 
     def turned(x: Tensor) -> Tensor:
@@ -186,17 +256,24 @@ class _Block(nn.Module):
             head_dim=config.head_dim,
             bias=not config.modern,
             dropout=config.dropout,
-            **vars(attention),
+            **{name: value for name, value in vars(attention).items() if name != "start"},
         )
         norm = nn.RMSNorm if config.modern else nn.LayerNorm
         self.norm1, self.norm2, self.mlp = norm(config.dim), norm(config.dim), _Mlp(config)
         self.drop_path = drop_path
 
     def forward(
-        self, x: Tensor, state: HiddenState | None, memory: Tensor | None, causal: bool, rotate: Rotate | None
+        self,
+        x: Tensor,
+        state: HiddenState | None,
+        memory: Tensor | None,
+        causal: bool,
+        rotate: Rotate | None,
+        cache: KeyValues | None = None,
     ) -> tuple[Tensor, HiddenState | None]:
         earlier = None if memory is None else self.norm1(memory)
-        new, state = self.attention(x, state, source=self.norm1(x), memory=earlier, causal=causal, rotate=rotate)
+        more = {"norm": self.norm1, "memory": earlier, "causal": causal, "rotate": rotate, "cache": cache}
+        new, state = self.attention(x, state, **more)
         x = self._dropped(x, new)
         return self._dropped(x, x + self.mlp(self.norm2(x))), state
 
@@ -236,11 +313,20 @@ class Transformer(nn.Module):
         self._start()
 
     def _start(self) -> None:
-        """Normal weights of one scale; projections into the residual stream smaller by sqrt(2 layers), as in GPT-2."""
+        """Normal weights of one scale; projections into the residual stream smaller by sqrt(2 layers), as in GPT-2.
+
+        A scaled skip a x + (1 - a) attention fades what earlier layers added: after L layers as much is left as of
+        (1 - a^2L) / (1 - a^2) whole ones. A start made for it counts these in place of the layers, and output
+        projections are larger by 1 / (1 - a).
+        """
+        counted, grown, a = float(self.config.layers), 1.0, self.attention.alpha
+        if self.attention.start == "scaled":
+            counted, grown = (1 - a ** (2 * self.config.layers)) / (1 - a**2), 1 / (1 - a)
         for name, parameter in self.named_parameters():
             if parameter.dim() > 1 and not name.endswith((".u", ".v")):
                 into_stream = name.endswith(("out_proj.weight", "down.weight"))
-                nn.init.normal_(parameter, std=STD / math.sqrt(2 * self.config.layers) if into_stream else STD)
+                std = STD / math.sqrt(2 * counted) if into_stream else STD
+                nn.init.normal_(parameter, std=std * grown if name.endswith("out_proj.weight") else std)
             elif name.endswith("bias"):
                 nn.init.zeros_(parameter)
 
@@ -249,26 +335,34 @@ class Transformer(nn.Module):
         """Number of weights, shared ones counted once."""
         return sum(p.numel() for p in self.parameters())
 
-    def _embedded(self, inputs: Tensor) -> Tensor:
+    def _embedded(self, inputs: Tensor, begun: int) -> Tensor:
         if self.config.kind == "vit":
             x = self.patches(inputs).flatten(2).transpose(1, 2)
             x = torch.cat([self.class_token.expand(len(x), -1, -1), x], dim=1)
         else:
             x = self.embedding(inputs)
         if self.positions is not None:
-            if x.shape[1] > self.positions.shape[1]:
-                raise InputError(f"{x.shape[1]} tokens; the network takes at most {self.positions.shape[1]}")
-            x = x + self.positions[:, : x.shape[1]]
+            last = begun + x.shape[1]
+            if last > self.positions.shape[1]:
+                raise InputError(f"{last} tokens; the network takes at most {self.positions.shape[1]}")
+            x = x + self.positions[:, begun:last]
         return F.dropout(x, self.config.dropout, self.training)
 
-    def forward(self, inputs: Tensor, memory: list[Tensor] | None = None) -> Output:
-        """Run images (batch, channel, height, width) or ids (batch, token), with the memory of the segment before."""
-        x = self._embedded(inputs)
+    def forward(
+        self, inputs: Tensor, memory: list[Tensor] | None = None, cache: Sequence[KeyValues] | None = None
+    ) -> Output:
+        """Run images (batch, channel, height, width) or ids (batch, token), with the memory of the segment before.
+
+        With a cache, one `KeyValues` per layer, the ids are those that follow what it has seen.
+        """
+        begun = len(cache[0]) if cache else 0
+        x = self._embedded(inputs, begun)
         config, state = self.config, None
         hidden = [x]
-        rotate = _rotary(x.shape[1], config.head_dim or config.dim // config.heads, x) if config.modern else None
+        rotate = _rotary(x.shape[1], config.head_dim or config.dim // config.heads, x, begun) if config.modern else None
         for i, block in enumerate(self.blocks):
-            x, state = block(x, state, memory[i] if memory else None, config.kind != "vit", rotate)
+            own = memory[i] if memory else None
+            x, state = block(x, state, own, config.kind != "vit", rotate, cache[i] if cache else None)
             hidden.append(x)
         final = self.norm(x)
         logits = self.head(final[:, 0] if config.kind == "vit" else final)

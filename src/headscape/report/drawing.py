@@ -198,7 +198,33 @@ def _maps(spec: FigureSpec) -> Figure:
     return figure
 
 
+def _frames(spec: FigureSpec) -> Figure:
+    """At most four frames side by side, first and last among them; one row per panel."""
+    data, n = spec.data, len(spec.data["frames"])
+    chosen = sorted(set(np.linspace(0, n - 1, min(4, n)).round().astype(int).tolist()))
+    kinds = list(dict.fromkeys(name for frame in data["group"] for name in frame))
+    figure = Figure(figsize=(PAGE, 2.2 * len(data["panels"]) + 0.6))
+    figure.suptitle(words(spec.title, 90), fontsize=9)
+    axes = figure.subplots(len(data["panels"]), len(chosen), squeeze=False, sharex="row", sharey="row")
+    for row, panel in zip(axes, data["panels"], strict=True):
+        for ax, f in zip(row, chosen, strict=True):
+            x, y = (np.asarray(panel[axis]) for axis in "xy")
+            x, y = (v[f] if v.ndim == 2 else v for v in (x, y))
+            group = np.array(data["group"][f])
+            for k, kind in enumerate(kinds):
+                here = group == kind
+                looks: dict[str, Any] = {
+                    "color": LIGHT[k % len(LIGHT)],
+                    "marker": PAPER_MARKERS[k % len(PAPER_MARKERS)],
+                }
+                label = words(kind) if ax is axes[0, 0] else None
+                ax.scatter(x[here], y[here], s=12, label=label, **looks)
+            ax.set_title(words(data["frames"][f]), fontsize=8)
+        row[0].set_ylabel("layer" if panel.get("grid") else words(panel["name"]))
+    return _legend(figure, len(kinds))
+
+
 _MAKERS: dict[str, Callable[[FigureSpec], Figure]] = {
     **{"lines": _lines, "scatter": _scatter, "bars": _bars},
-    **{"heatmap": heatmap, "violins": _violins, "maps": _maps},
+    **{"heatmap": heatmap, "violins": _violins, "maps": _maps, "frames": _frames},
 }

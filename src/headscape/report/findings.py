@@ -44,7 +44,9 @@ def rule(finding: Finding) -> str:
         return ""
     kind, sign = VERDICTS[finding.judgement.verdict]
     words = f'<span aria-hidden="true">{sign}</span> {finding.judgement.verdict.capitalize()}'
-    return f'<p class="rule"><small><b class="verdict {kind}">{words}:</b> {escape(finding.judgement.why)}</small></p>'
+    source = f" Claim: {escape(finding.citation)}." if finding.citation else ""
+    why = escape(finding.judgement.why)
+    return f'<p class="rule"><small><b class="verdict {kind}">{words}:</b> {why}.{source}</small></p>'
 
 
 def missing(scene: Scene, problems: list[str]) -> str:

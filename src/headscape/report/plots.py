@@ -118,7 +118,64 @@ def _violins(spec: FigureSpec) -> Plot:
     return traces, {"showlegend": False, "violingap": 0.1, "violinmode": "overlay", **axis}
 
 
+def _frames(spec: FigureSpec) -> Plot:
+    """Points in panels side by side, at one frame at a time; a slider changes all panels together."""
+    data, n_panel = spec.data, len(spec.data["panels"])
+    kinds = list(dict.fromkeys(name for frame in data["group"] for name in frame))
+    colours = [[f"@c{kinds.index(name) % N_COLOURS}" for name in frame] for frame in data["group"]]
+    symbols = [[MARKERS[kinds.index(name) % len(MARKERS)] for name in frame] for frame in data["group"]]
+    texts = [[plotly_text(f"{n}: {g}") for n, g in zip(data["names"], frame, strict=True)] for frame in data["group"]]
+    places = [[_at(panel, axis, len(data["frames"])) for axis in "xy"] for panel in data["panels"]]
+    traces: list[Trace] = [
+        {"type": "scatter", "mode": "markers", "x": [None], "y": [None], "name": plotly_text(kind)}
+        | {"marker": {"color": f"@c{k % N_COLOURS}", "symbol": MARKERS[k % len(MARKERS)], "size": 9}}
+        for k, kind in enumerate(kinds)
+    ]  # the legend; then the panels
+    layout: dict[str, Any] = {"showlegend": True, "hovermode": "closest", "margin": {"b": 96}}
+    layout["legend"] = {"y": 1.02, "yanchor": "bottom"}
+    for i, (panel, (x, y)) in enumerate(zip(data["panels"], places, strict=True)):
+        number = "" if i == 0 else str(i + 1)
+        marker = {"size": 9, "color": colours[0], "symbol": symbols[0], "line": {"width": 0.5, "color": "@paper"}}
+        trace: Trace = {"type": "scatter", "mode": "markers", "x": x[0], "y": y[0], "text": texts[0], "marker": marker}
+        looks = {"xaxis": f"x{number}", "yaxis": f"y{number}", "showlegend": False}
+        traces.append(trace | looks | {"hovertemplate": "%{text}<extra></extra>"})
+        left, right = i / n_panel + 0.06 * (i > 0), (i + 1) / n_panel
+        axes = {"domain": [left, right], "title": {"text": plotly_text(panel["name"])}, "range": _range(x)}
+        whole = {"dtick": 1} if panel.get("grid") and np.ptp(x) <= 20 else {}
+        layout[f"xaxis{number}"] = axes | {"automargin": True} | whole
+        upright = {"range": _range(y), "anchor": f"x{number}", "automargin": True}
+        whole = {"dtick": 1} if panel.get("grid") and np.ptp(y) <= 12 else {}
+        layout[f"yaxis{number}"] = upright | {"title": {"text": "layer" if panel.get("grid") else ""}} | whole
+    shown = list(range(len(kinds), len(traces)))
+    steps = []
+    for f, name in enumerate(data["frames"]):
+        change = {"x": [x[f] for x, _ in places], "y": [y[f] for _, y in places], "text": [texts[f]] * n_panel}
+        change |= {"marker.color": [colours[f]] * n_panel, "marker.symbol": [symbols[f]] * n_panel}
+        steps.append({"label": plotly_text(name), "method": "restyle", "args": [change, shown]})
+    slider = {
+        "active": 0,
+        "steps": steps,
+        "pad": {"t": 44, "r": 28, "l": 8},
+        "currentvalue": {"prefix": ""},
+        "tickcolor": "@muted",
+    }
+    return traces, layout | {"sliders": [slider]}
+
+
+def _at(panel: dict[str, Any], axis: str, n: int) -> Any:
+    """Coordinates (n_frame, n_point) of a panel; those given once stay where they are."""
+    values = np.asarray(panel[axis], dtype=np.float64)
+    return values if values.ndim == 2 else np.broadcast_to(values, (n, len(values)))
+
+
+def _range(values: Any) -> list[float]:
+    """One range for all frames, so that nothing jumps."""
+    low, high = float(np.nanmin(values)), float(np.nanmax(values))
+    margin = 0.06 * (high - low) or 0.5
+    return [low - margin, high + margin]
+
+
 PLOTS: dict[str, Callable[[FigureSpec], Plot]] = {
     **{"lines": _lines, "scatter": _scatter, "bars": _bars},
-    **{"heatmap": _heatmap, "violins": _violins},
+    **{"heatmap": _heatmap, "violins": _violins, "frames": _frames},
 }

@@ -17,7 +17,7 @@ from headscape.tensor import HeadId
 __all__ = ["PANEL", "caption", "section_html", "table"]
 
 PANEL = '<aside id="panel" class="panel" aria-label="Selected head" tabindex="-1"></aside>'
-WIDTHS = {"head_map": "wide", "head_matrix": "half", "head_grid": "half", "head_tree": "wide"}
+WIDTHS = {"head_map": "wide", "head_matrix": "half", "head_grid": "half", "head_tree": "wide", "frames": "wide"}
 MAX_ROWS = 500  # of a table on the page; the run directory has all of them
 WIDTH, HEIGHT, MARGIN = 700, 460, 24  # of the still
 

@@ -47,6 +47,7 @@ def _model(run: Run, scene: Scene) -> str:
         (scene.heads, f"{_count(len(scene.heads), 'head')} in {_count(len(layers), 'layer')}"),
         (len(blocks) > 1, f"blocks {', '.join(sorted(blocks))}"),
         (isinstance(model.get("n_parameters"), int), f"{number(model.get('n_parameters'))} parameters"),
+        (model.get("quantized"), f"weights quantized: {model.get('quantized')}"),
         (not model, none),
     ]
     return "; ".join(text for known, text in parts if known)

@@ -30,6 +30,7 @@ __all__ = [
     "fit_marchenko_pastur",
     "participation_ratio",
     "random_participation",
+    "rounding_variance",
     "singular_values",
     "stable_rank",
 ]
@@ -42,6 +43,8 @@ GRAM_FROM = 128
 `benchmarks/spectra.py`."""
 GRAM_BLOCK = 1024
 """Rows converted to float64 at a time."""
+ROUNDED = 16
+"""Weights in a row that share one step, in every block format of GGUF."""
 TRACY_WIDOM = 2.02
 """99 % quantile of the Tracy-Widom law: how far, in units of its width, the largest value of noise may lie outside."""
 FEW = 0.1
@@ -80,6 +83,23 @@ def singular_values(matrix: npt.ArrayLike, method: Method = "auto") -> FloatArra
         gram = dsyrk(1.0, block.T, beta=1.0, c=gram, lower=1, overwrite_c=1)  # in place, the lower half alone
     squares = eigvalsh(gram, check_finite=False, overwrite_a=True)[::-1]
     return np.sqrt(np.maximum(squares, 0.0))
+
+
+def rounding_variance(matrix: npt.ArrayLike) -> float:
+    r"""Variance of the rounding in weights (m, n) that were stored as a few equally spaced levels per block of a row.
+
+    A block of 16 weights shares a step, the smallest difference between two of them; rounding to it leaves an error of
+    variance step^2 / 12. Only for weights known to be quantized: of others every difference would count as a step.
+
+    >>> rounding_variance(np.tile(np.arange(16.0), (2, 2)))
+    0.0833...
+    """
+    W = np.asarray(matrix)
+    whole = W.shape[1] // ROUNDED * ROUNDED
+    gaps = np.diff(np.sort(W[:, :whole].reshape(-1, ROUNDED), axis=1), axis=1).astype(np.float64)
+    step = np.where(gaps > 0, gaps, np.inf).min(axis=1, initial=np.inf)
+    known = step[np.isfinite(step)]
+    return float((known**2).mean() / 12) if len(known) else 0.0
 
 
 def _squares(values: npt.ArrayLike) -> FloatArray:

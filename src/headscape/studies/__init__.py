@@ -24,6 +24,7 @@ STUDIES = {  # in the order of a report's sections
     "collapse": "CollapseResult",
     "table1": "Table1Result",
     "train": "TrainResult",
+    "series": "SeriesResult",
 }
 
 

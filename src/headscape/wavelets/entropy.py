@@ -126,6 +126,7 @@ def decay_curve(
     by: Literal["magnitude", "support"] = "magnitude",
     per: Literal["network", "head"] = "network",
     n: int | None = 400,
+    without: int | None = None,
 ) -> FloatArray:
     """Return the absolute coefficients, largest first or those of the largest support first (figures 4 and 6).
 
@@ -139,16 +140,23 @@ def decay_curve(
         "network" gives shape (n,), "head" (n, n_head).
     n
         At most this many coefficients; None for all.
+    without
+        An axis whose constant function is left out, as the keys' (1) of attention that sums to 1 over them: there all
+        coefficients but the mean are 0 by construction, and the mean is one number for all heads.
     """
     one_of("by", by, ("magnitude", "support"))
     one_of("per", per, ("head", "network"))
     axes, one = listed(trees), per == "network" or np.ndim(X) == 2
     basis = _no_gaps(axes if one else axes[: np.ndim(X) - 1])
     size = np.abs(haar_transform(X, basis if one else [*basis, None]))
+    supports = [haar_support(tree).support for tree in basis]
+    if without is not None:
+        size = size.take(np.arange(1, size.shape[without]), axis=without)
+        supports[without] = supports[without][1:]
     curve: FloatArray = size.reshape(-1, 1 if one else size.shape[-1])
     n = len(curve) if n is None else min(integer("n", n, low=1), len(curve))
     if by == "support":
-        index = largest_supports([haar_support(tree).support for tree in basis], n).indices
+        index = largest_supports(supports, n).indices
         curve = curve[np.ravel_multi_index(tuple(index.T), size.shape[: len(basis)])]
     else:
         curve = -np.sort(np.partition(-curve, n - 1, axis=0)[:n], axis=0)

@@ -11,6 +11,7 @@ from scipy import sparse
 
 from headscape.checks import finite, integer, one_of, seed
 from headscape.errors import InputError
+from headscape.intervals import Interval, of_draws
 from headscape.tree import IntArray, PartitionTree
 from headscape.wavelets.haar import haar_support, haar_transform
 from headscape.wavelets.paraproduct import BoolArray, FloatArray, matrix_on_trees
@@ -28,8 +29,6 @@ RESTEPS = 15
 RESOLVED = (-1.5, 2.5)
 """Slopes that can be exponents. Single spikes have -1, smooth matrices 1, and the residual of Theorem 1 up to 2; a slope
 further out is that of coefficients which break off between two scales."""
-
-Interval = tuple[float, float]
 
 
 class Bins(NamedTuple):
@@ -50,7 +49,7 @@ class HolderFit:
     exponent: float
     """Typical exponent, from the root mean square in each bin; NaN where there is none, for the reason in `why`."""
     interval: Interval
-    """Of `exponent`, 95 %, over resampled rows and columns of coefficients; NaN without draws."""
+    """Of `exponent`, over resampled rows and columns of coefficients (n: the fewer of them); not known without draws."""
     holder: float
     """Exponent of the largest coefficients, the bound of the definition. It is biased low by .05 to .13, since the
     largest of many is larger than the largest of few, but only it sees isolated cusps. NaN where noise hides them."""
@@ -72,7 +71,7 @@ class HolderFit:
             return f"HolderFit(nan: {self.why})"
         extra = f"; noise {self.noise:.2g}" if self.noise else ""
         return (
-            f"HolderFit({self.exponent:.2f} [{self.interval[0]:.2f}, {self.interval[1]:.2f}]; "
+            f"HolderFit({self.exponent:.2f} [{self.interval.low:.2f}, {self.interval.high:.2f}]; "
             f"largest {self.holder:.2f}; rows {self.row:.2f}, columns {self.col:.2f}{extra})"
         )
 
@@ -145,16 +144,20 @@ def holder_exponent(
     fit = joint.choose(y, noise)
     white = fit.shape[1] == 3
     both = apart.fit(y, fit[:, [0, 1, 1, 2]] if white else None)
-    ends = np.full((3, 2), np.nan)
+    draws = np.empty((0, 3))
     if n_draws:
         drawn = binned.resampled(n_draws, random_state)
         refits = joint.fit(drawn, fit if white else None, RESTEPS), apart.fit(drawn, both if white else None, RESTEPS)
-        ends = np.quantile(np.hstack([refits[0][:, 1:2], refits[1][:, 1:3]]), [0.025, 0.975], axis=0).T
+        draws = np.hstack([refits[0][:, 1:2], refits[1][:, 1:3]])
     share = joint.signal_share(fit)[0] if white else np.ones(len(y[0]))
     slopes = np.array([fit[0, 1], *both[0, 1:3], _slope_of_largest(bins, share >= DOMINANT, joint.weight)])
     known = (slopes >= RESOLVED[0]) & (slopes <= RESOLVED[1])
     exponent, row, col, largest = np.where(known, slopes, np.nan).tolist()
-    interval, by_row, by_col = ((low, high) for low, high in np.where(known[:3, None], ends, np.nan).tolist())
+    n = min(values.shape) - 1
+    interval, by_row, by_col = (
+        of_draws(value, found if value == value else (), n)
+        for value, found in zip((exponent, row, col), draws.T, strict=True)
+    )
     sigma = float(2 ** (fit[0, 2] / 2)) if white else 0.0
     why = f"the coefficients follow no power law: their slope of {slopes[0]:.3g} lies outside {RESOLVED[0]} to {RESOLVED[1]}"
     return HolderFit(exponent, interval, largest, row, col, by_row, by_col, sigma, bins, "" if known[0] else why)

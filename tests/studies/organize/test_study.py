@@ -71,9 +71,47 @@ def test_entropies_are_those_of_the_batch_on_its_own_trees(run):
     result = organize(path)
     X = hs.open_capture(path).tensor(1)
     fit = hs.Questionnaire().fit(X)
-    own = hs.head_entropies(X, fit.trees_)
+    own = hs.head_entropies(X, fit.trees_, n_basis=16)
     np.testing.assert_allclose(result.entropies[1], own[list(ENTROPIES)].to_numpy().T, rtol=1e-12)
     np.testing.assert_array_equal(result.query_trees[1].order, fit.orders_.query)
+
+
+def test_l1_top_takes_the_papers_share_of_the_coefficients():
+    """400 of 256 x 256; at 50 tokens 400 would be 16 % of all, and l1_top would rank as l1_all does."""
+    for n, asked, expected in ((50, None, 16), (128, None, 100), (256, None, 400), (50, 400, 400)):
+        batch = np.full((1, 1, n, n), 1 / n, dtype=np.float32)
+        assert organize(hs.from_attentions([batch]), n_basis=asked).settings["n_basis"] == expected
+
+
+def test_what_is_known_beforehand_is_no_score(run):
+    """Rows sum to 1: the mean is one number for all heads, and what is constant over keys is 0."""
+    path, _ = run
+    result = organize(path)
+    assert not {"dc", "dc_null"} & (set(result.to_frame()) | set(result.table2()))
+    X, trees = hs.open_capture(path).tensor(0), (result.query_trees[0], result.key_trees[0])
+    C = np.abs(hs.haar_transform(X.values, [*trees, None]))
+    assert C[1:, 0].max() < 1e-5  # the rest of what is left out
+    np.testing.assert_allclose(
+        np.sort(hs.decay_curve(X, trees, per="head", n=None, without=1), axis=0),
+        np.sort(C[:, 1:].reshape(-1, 16), axis=0),
+    )
+
+
+def test_figure_1_is_organized_by_the_head_itself(run):
+    path, _ = run
+    captured = hs.Capture.in_memory([hs.open_capture(path).batch(0)])  # the run keeps one study
+    X = captured.tensor(0)
+    result = organize(captured, heads=[str(X.heads[3])])
+    (head,) = result.maps
+    values = X.values[:, :, 3]
+    filled = np.where(X.present, values, (values.sum(axis=1) / X.present.sum(axis=1))[:, None])
+    own = hs.organize_matrix(filled)
+    np.testing.assert_array_equal(result.maps[head]["query_order"], own.row_order)
+    figure = next(f for f in result.figures() if f.id == "organized-maps")
+    natural, organized = figure.data["panels"]
+    np.testing.assert_allclose(
+        np.nan_to_num(organized["values"]), np.nan_to_num(natural["values"])[np.ix_(own.row_order, own.col_order)]
+    )
 
 
 def test_saved_and_loaded_results_are_equal(run):
@@ -157,7 +195,8 @@ def test_random_weights_are_a_control(tmp_path, load):
     control = hs.load_model("vit-fmnist", device="cpu", random_init=1)
     result = organize(tmp_path / "run", control=control)
     assert result.control_energy.shape == (2, 2)
-    assert any("random weights" in f.text for f in result.findings())
+    learnt = next(f for f in result.findings() if f.claim == "organize.learnt")
+    assert learnt.verdict == "cannot tell" and "1 draws of random weights" in learnt.judgement.why
     loaded = OrganizeResult.load(tmp_path / "run" / "organize")
     np.testing.assert_array_equal(loaded.control_energy, result.control_energy)
 

@@ -32,23 +32,40 @@ def pictures(tmp_path_factory):
 def made_up():
     """A result with given scores {arm: [by seed]}, of networks with so many layers."""
 
-    def result(scores, kind="gpt", aligned=0.0, layers=1):
+    def result(scores, kind="gpt", aligned=0.0, layers=1, baseline=None):
         trials = [
-            {"arm": a, "rate": 1e-3, "seed": s, "chosen": True, "valid_loss": 1.0, "test_loss": 1.0, "score": v}
-            | {"steps": 10, "stopped_early": False, "diverged": False}
+            {"arm": a, "rate": 1e-3, "seed": s, "kept": True, "chosen": True, "valid_loss": 1.0, "test_loss": 1.0}
+            | {"score": v, "uniform": v + 1, "removed": v + 2, "steps": 10, "stopped_early": False, "diverged": False}
             for a, values in scores.items()
             for s, v in enumerate(values)
         ]
-        places = [{"arm": t["arm"], "seed": t["seed"], "layer": n} for t in trials for n in range(layers + 1)]
-        similarity = pd.DataFrame([p | {"mean": 0.2, "aligned": aligned * (p["arm"] == "standard")} for p in places])
+        places = [
+            {"arm": t["arm"], "seed": t["seed"], "step": 10, "layer": n} for t in trials for n in range(layers + 1)
+        ]
+        measured = {"residual": 0.5, "rank": 3.0, "similarity": 0.2}
+        rows = [p | measured | {"aligned": aligned * (p["arm"] == "standard")} for p in places]
+        heads = [
+            p | {"head": 0, "entropy": 0.5, "alpha": 0.3 + 0.01 * p["seed"] if p["arm"] == "learned" else np.nan}
+            for p in places
+            if p["layer"] < layers
+        ]
+        least = (50.0 if kind == "vit" else 2.8) if baseline is None else baseline
         return TrainResult(
             trials=pd.DataFrame(trials),
             curves=pd.DataFrame(
                 [{"arm": a, "rate": 1e-3, "seed": 0, "step": 1, "train": 1.0, "valid": 1.0} for a in scores]
             ),
-            similarity=similarity,
+            layers=pd.DataFrame(rows),
+            heads=pd.DataFrame(heads),
             counts=np.ones((len(places), BINS), np.int64),
-            settings={"network": {"kind": kind}, "rates": [1e-3], "seeds": [0, 1, 2], "finalists": 1},
+            baselines={"linear": least} if kind == "vit" else {"unigram": 4.5, "trigram": least},
+            settings={
+                "network": {"kind": kind},
+                "rates": [1e-3],
+                "seeds": [0, 1, 2],
+                "finalists": 1,
+                "search_steps": 10,
+            },
             data={},
         )
 

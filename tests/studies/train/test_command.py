@@ -19,8 +19,14 @@ def test_the_command(text, tmp_path):
     assert shown.exit_code == 0, shown.output
     assert "Kinds of attention, trained alike" in shown.output and "scaled skip" in shown.output
     again = runner.invoke(app, [*command, "--json"])
-    assert set(json.loads(again.stdout)) == {"findings", "arms", "trials"}
-    assert {row["arm"] for row in json.loads(again.stdout)["arms"]} == {"standard", "hidden", "skip", "both"}
+    assert set(json.loads(again.stdout)) == {"findings", "arms", "trials", "baselines"}
+    assert {row["arm"] for row in json.loads(again.stdout)["arms"]} == {
+        "standard",
+        "hidden",
+        "skip",
+        "both",
+        "longer",
+    }
     listed = runner.invoke(app, ["train", "--list"])
     assert "transformer-xl" in listed.output and "16 x 8 x 410" in listed.output
     for wrong, said in [

@@ -11,7 +11,7 @@ ARMS = ("standard", "hidden", "skip", "both")
 
 @pytest.fixture
 def result(made_up):
-    return made_up({arm: [2.5, 2.53, 2.47] for arm in ARMS}, layers=6)
+    return made_up({arm: [2.5, 2.53, 2.47] for arm in (*ARMS, "learned", "both a'=0.3", "longer")}, layers=6)
 
 
 def test_figures_are_complete(result):
@@ -19,7 +19,8 @@ def test_figures_are_complete(result):
     from headscape.report.gather import gather
 
     figures = {spec.id: spec for spec in result.figures()}
-    assert list(figures) == ["arms", "scores", "curves", "rates", "similarity", "violins"]
+    by_layer = ["similarity", "residual", "rank", "entropy"]
+    assert list(figures) == ["arms", "scores", "curves", *by_layer, "learned", "violins"]
     assert {finding.figure for finding in result.findings()} <= set(figures)
     scene = gather([result], [])
     for spec in figures.values():
@@ -46,11 +47,11 @@ def chosen_by(result, finalists):
             "arm": arm,
             "rate": rate,
             "seed": seed,
+            "kept": True,
             "chosen": rate == best,
             "valid_loss": loss,
-            "test_loss": 1.0,
-            "score": 1.0,
         }
+        | dict.fromkeys(("test_loss", "score", "uniform", "removed"), 1.0)
         | {"steps": 10, "stopped_early": False, "diverged": False}
         for arm in ARMS
         for (rate, seed), loss in losses.items()
@@ -65,7 +66,7 @@ def chosen_by(result, finalists):
 def test_one_finalist_is_chosen_by_the_first_seed(result):
     figure = next(f for f in chosen_by(result, 1).figures() if f.id == "rates")
     assert [line["y"].tolist() for line in figure.data["series"]] == [[1.0, 1.1, 5.0]] * 4
-    assert "of the first seed at each rate tried; each arm takes its lowest" in figure.read
+    assert "with the first seed; each arm takes its lowest" in figure.read
 
 
 def test_several_finalists_are_chosen_by_the_mean_of_all_seeds(result):

@@ -25,14 +25,20 @@ def done(text, tmp_path_factory):
 
 def test_the_comparison_has_all_its_runs(done):
     _, result, counts = done
-    assert result.arms == ["standard", "hidden", "skip", "both"]
-    assert len(result.trials) == 4 * 3 and counts[-1] == (36, 36)
-    for name, rows in result.trials.groupby("arm"):
+    assert result.arms == ["standard", "hidden", "skip", "both", "longer"]
+    assert len(result.trials) == 4 * 3 + 2 and counts[-1][0] == counts[-1][1]
+    standard, longer = (result.trials[result.trials["arm"] == name] for name in ("standard", "longer"))
+    assert set(longer["rate"]) == set(standard.loc[standard["chosen"], "rate"]) and set(longer["steps"]) == {16}
+    for name, rows in result.trials[result.trials["arm"] != "longer"].groupby("arm"):
         first = rows[rows["seed"] == 0]
         best = float(first.loc[first["valid_loss"].idxmin(), "rate"])
         assert set(rows.loc[rows["chosen"], "rate"]) == {best} and rows["chosen"].sum() == 2, name
     bits = result.trials["test_loss"] / math.log(2)
     np.testing.assert_allclose(result.trials["score"], bits)
+    assert list(result.baselines) == ["unigram", "bigram", "trigram"] and result.trials["removed"].notna().all()
+    assert result.layers.groupby(["arm", "seed"]).size().eq(3 * 3).all()  # evaluations x (layers + 1)
+    assert result.heads.groupby(["arm", "seed"]).size().eq(3 * 2 * 2).all()
+    assert len(result.last) == len(result.counts) == 10 * 3
 
 
 def test_seeds_pair_the_arms(done):
@@ -44,17 +50,17 @@ def test_seeds_pair_the_arms(done):
     assert frame.loc["both", "change"] == pytest.approx(expected.value) and frame.loc["standard", "change"] == 0
 
 
-def test_it_goes_on_and_takes_more_seeds_but_no_other_settings(done, text):
+def test_it_goes_on_and_takes_more_seeds_but_no_other_network(done, text):
     out, result, _ = done
     log = next((out / "train" / "units").glob("both-rate0.003-seed0-*.json"))
     stamp = log.stat().st_mtime_ns
     more = train("gpt", out, text=text, sizes=SIZES, **QUICK | {"seeds": 3})
-    assert log.stat().st_mtime_ns == stamp and len(more.trials) == len(result.trials) + 4
+    assert log.stat().st_mtime_ns == stamp and len(more.trials) == len(result.trials) + 5
     shared = more.trials.merge(result.trials, on=["arm", "rate", "seed"])
     assert (shared["score_x"] == shared["score_y"]).all()
     assert len(kept_studies(Run.open(out), "train")) == 2  # the earlier comparison is kept
-    with pytest.raises(InputError, match="alpha_hidden = 0.5, not 0.7"):
-        train("gpt", out, text=text, sizes=SIZES, alpha_hidden=0.7, **QUICK)
+    with pytest.raises(InputError, match="network"):
+        train("gpt", out, text=text, sizes=SIZES | {"layers": 1}, **QUICK)
     with pytest.raises(InputError, match="cannot be resumed: seeds was"):
         train("gpt", out, text=text, sizes=SIZES, resume=True, **QUICK | {"seeds": 4})
 
@@ -70,6 +76,19 @@ def test_finalists_are_judged_by_the_mean_over_seeds(done, text, tmp_path):
         assert set(rows.loc[rows["chosen"], "rate"]) == {mean.idxmin()} and len(found.scores(name)) == 2
     shared = found.trials.merge(result.trials, on=["arm", "rate", "seed"])
     assert len(shared) >= 6 and (shared["score_x"] == shared["score_y"]).all()
+
+
+def test_short_runs_choose_the_rates_of_a_grid_of_alphas(text, tmp_path):
+    options = {"arms": ["standard", "both"], "alpha": [0.3, 0.6], "alpha_hidden": [0.2, 0.5], "search_steps": 6}
+    found = train("gpt", tmp_path / "grid", text=text, sizes=SIZES, **options, **QUICK | {"seeds": 1})
+    grid = [f"both a={a} a'={b}" for a in (0.3, 0.6) for b in (0.2, 0.5)]
+    assert found.arms == ["standard", *grid]
+    search, kept = (found.trials[found.trials["kept"] == kept] for kept in (False, True))
+    assert set(search["steps"]) == {6} and len(search) == 10 and search["uniform"].isna().all()
+    assert set(kept["steps"]) == {12} and len(kept) == 5 and kept["chosen"].all()
+    for name, rows in search.groupby("arm"):
+        assert found.rate(name) == rows.loc[rows["valid_loss"].idxmin(), "rate"]
+    assert any(f.claim == "train.both a=0.3 a'=0.2" for f in found.findings())
 
 
 def test_jobs_change_nothing(done, text, tmp_path):
@@ -94,12 +113,21 @@ def test_results_come_back(done, tmp_path):
 
 def test_images_are_learned(pictures, tmp_path):
     result = train(
-        "vit", tmp_path / "vit", images=pictures, sizes=SIZES, arms=["both"], seeds=1, rates=[3e-3], steps=60, batch=16
+        "vit",
+        tmp_path / "vit",
+        images=pictures,
+        sizes=SIZES | {"patch": 7},
+        arms=["both"],
+        seeds=1,
+        rates=[3e-3],
+        steps=60,
+        batch=16,
     )
     assert result.images and result.scores("both").iloc[0] > 90
     assert any("Fewer than three seeds" in f.text for f in result.findings())
     assert "nan" not in str(result.figures()[0].data["rows"])  # one seed has no interval
-    assert result.similarity["layer"].tolist() == [0, 1, 2] and result.counts[0].sum() == 17 * 16 // 2 * 36
+    assert result.last["layer"].tolist() == [0, 1, 2] and result.counts[0].sum() == 17 * 16 // 2 * 36
+    assert list(result.baselines) == ["linear"] and result.baselines["linear"] > 90
 
 
 def test_a_rate_that_diverges_is_reported_and_not_taken(text, tmp_path, monkeypatch):
@@ -133,12 +161,17 @@ def test_a_vit_says_that_it_needs_images_and_leaves_no_folder(tmp_path, monkeypa
         ({"arms": ["standard", "x"]}, "no arm 'x'"),
         ({"arms": []}, "name each arm once, of standard"),
         ({"arms": ["both", "both"]}, "name each arm once"),
-        ({"steps": 0}, "0 steps with"),
-        ({"batch": 0}, "a batch of 0"),
+        ({"steps": 0}, "steps must be at least 1"),
+        ({"batch": 0}, "batch must be at least 1"),
         ({"seeds": 0}, "seeds must be at least 1"),
         ({"rates": [0.0]}, "learning rates must lie between"),
         ({"alpha": 1.0}, "alpha must be at least 0 and below 1"),
-        ({"steps": 2, "evaluations": 5}, "too little"),
+        ({"steps": 2, "evaluations": 5}, "2 steps are too few for 5"),
+        ({"batch": 5, "accumulate": 2}, "cannot be run in 2 equal parts"),
+        ({"autocast": "int8"}, "autocast is one of bfloat16, float16"),
+        ({"augment": "heavy"}, "augment is one of none, light, paper"),
+        ({"search_steps": 3}, "3 steps to choose a learning rate are too few"),
+        ({"device": "tpu"}, "device is auto, cpu"),
         ({"images": "x"}, "trained on text"),
         ({"patience": -1}, "patience must be"),
         ({"sizes": {"heads": 3, "dim": 16}}, "do not divide"),

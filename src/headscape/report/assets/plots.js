@@ -28,7 +28,9 @@ function baseLayout(over = {}) {
     tickfont: { size: 11, color: theme.muted }, title: { font: { size: 12, color: theme.muted }, standoff: 8 },
     automargin: true, exponentformat: "power",
   };
+  const more = Object.keys(over).filter((key) => /^[xy]axis\d+$/.test(key)).map((key) => [key, axis]);
   return merge({
+    ...Object.fromEntries(more),
     autosize: true,
     font: { family: getComputedStyle(document.body).fontFamily, size: 12, color: theme.ink },
     paper_bgcolor: "rgba(0,0,0,0)", plot_bgcolor: "rgba(0,0,0,0)",

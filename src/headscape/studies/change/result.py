@@ -57,6 +57,12 @@ class ChangeResult(Result):
         """The five heads that changed most."""
         return [("Heads whose attention changed most between the prompts", self.ranked().head(5))]
 
+    def headline(self) -> str:
+        """The heads that changed most."""
+        known = self.ranked().dropna(subset="change").head(3)
+        names = ", ".join(f"{row['layer']}.{row['head']}" for _, row in known.iterrows())
+        return f"attention changed most in {names}" if names else "the prompts share no tokens to compare"
+
     def findings(self) -> list[Finding]:
         """Which heads changed most."""
         known = self.ranked().dropna(subset="change")

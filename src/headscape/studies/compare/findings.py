@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from headscape.results import Finding
 from headscape.studies.compare.result import ALL, BATCHES, INPUT, MEASURES, NAMES, SHUFFLED, Distance
+from headscape.studies.work.sentences import on_claim
 from headscape.verdicts import Judgement
 
 if TYPE_CHECKING:
@@ -49,35 +50,24 @@ def _overall(r: CompareResult) -> Finding:
     pairs = r.by(ALL)
     apart = sum(pair.separated for pair in pairs)
     pair, verdict = _weakest(pairs, lambda d: d.judgement)
-    opening = {
-        "holds": "All networks are distinguishable",
-        "does not hold": "Not all networks are distinguishable",
-        "cannot tell": "Whether all networks are distinguishable cannot be told",
-    }[verdict.verdict]
-    text = (
-        f"{opening}: {apart} of {len(pairs)} pairs are further apart than either network is from itself, with intervals "
+    rest = (
+        f": {apart} of {len(pairs)} pairs are further apart than either network is from itself, with intervals "
         f"that do not overlap. The least certain pair is {pair.a} and {pair.b}."
     )
-    return Finding(text, "intervals", verdict, "compare.all_apart")
+    return on_claim("compare.all_apart", verdict, rest, "intervals")
 
 
 def _pair(r: CompareResult, pair: Distance) -> Finding:
     verdict = pair.judgement
     single = r.single(pair)
     yes, no = (_list([NAMES[d.measure] for d in single if d.separated == which]) for which in (True, False))
-    names = f"{pair.a} and {pair.b}"
-    opening = {
-        "holds": f"{names} are different networks by their heads",
-        "does not hold": f"{names} are no further apart than one network from itself",
-        "cannot tell": f"Whether {names} differ by their heads cannot be told",
-    }[verdict.verdict]
     by = (
         (f"not by {no} alone" if no else "every single measure agrees")
         if pair.separated
         else (f"by {yes} alone they are separated" if yes else "nor does any single measure separate them")
     )
-    text = f"{opening}: they are {pair.apart} self-distances apart, and one network is {pair.same} from itself; {by}."
-    return Finding(text, "distances", verdict, "compare.apart")
+    rest = f": they are {pair.apart} self-distances apart, and one network is {pair.same} from itself; {by}."
+    return on_claim("compare.apart", verdict, rest, "distances", a=pair.a, b=pair.b)
 
 
 def _list(words: Sequence[str]) -> str:
@@ -100,16 +90,11 @@ def _not_separated(r: CompareResult) -> list[Finding]:
 def _geometry(r: CompareResult) -> Finding:
     pairs = r.by("geometry")
     _, verdict = _weakest(pairs, lambda d: d.certain)
-    opening = {
-        "holds": "That the head geometries differ does not depend on how well heads were matched",
-        "does not hold": "That the head geometries differ may depend on how well heads were matched",
-        "cannot tell": "Whether the head geometries would differ under a better matching of heads cannot be told for all pairs",
-    }[verdict.verdict]
-    text = (
-        f"{opening}. The distance found is an upper bound, since matching is a local search; for {len(r.certain)} of "
+    rest = (
+        f". The distance found is an upper bound, since matching is a local search; for {len(r.certain)} of "
         f"{len(pairs)} pairs a lower bound (Memoli 2011) also lies above the distance of one network to itself."
     )
-    return Finding(text, "distances", verdict, "compare.geometry")
+    return on_claim("compare.geometry", verdict, rest, "distances")
 
 
 def _other_heads(r: CompareResult) -> Finding:
@@ -122,16 +107,11 @@ def _other_heads(r: CompareResult) -> Finding:
     if not parts:
         return Finding("No network could be compared with other heads of its own: a layer has one head.")
     _, verdict = _weakest(r.by("geometry"), lambda d: d.beyond_heads)
-    opening = {
-        "holds": "The networks have different kinds of heads",
-        "does not hold": "The networks differ in which heads they have, not in what kind of heads",
-        "cannot tell": "Whether all networks differ in what kind of heads they have cannot be told",
-    }[verdict.verdict]
-    text = (
-        f"{opening}. A network beside itself has the same heads on both sides; a harder control is two random halves of "
+    rest = (
+        f". A network beside itself has the same heads on both sides; a harder control is two random halves of "
         f"the heads of one network. Pairs of networks further apart than these: {_list(parts)}."
     )
-    return Finding(text, "times-heads", verdict, "compare.kinds_of_heads")
+    return on_claim("compare.kinds_of_heads", verdict, rest, "times-heads")
 
 
 def _shuffled(r: CompareResult) -> list[Finding]:

@@ -14,13 +14,13 @@ from headscape.results import Finding
 from headscape.statistics.gaussian import SAMPLES_PER_DIMENSION
 from headscape.statistics.thesis import THESIS
 from headscape.studies.gaussian.result import over_inputs
-from headscape.studies.work.sentences import opening
+from headscape.studies.work.sentences import on_claim
 from headscape.verdicts import cannot_tell, judge
 
 if TYPE_CHECKING:
     from headscape.studies.gaussian.result import GaussianResult
 
-__all__ = ["CLAIMS", "LEAST_INPUTS", "MIXED", "findings"]
+__all__ = ["LEAST_INPUTS", "MIXED", "findings"]
 
 LEAST_INPUTS = 8
 """Inputs below which nothing is decided."""
@@ -38,46 +38,6 @@ SIGNIFICANT = 0.01
 FLAT = 0.01
 """Share of log n by which two entropies of softmax may differ and still count as equal."""
 _WITHIN = {"below": CLOSE, "control": f"relative error that {NEARLY_ALL:.0%} of heads must not exceed"}
-CLAIMS = {  # id: how the finding opens when the claim holds, and when it does not
-    "scores": (
-        "The spread of attention scores follows from Gaussians and weights",
-        "The spread of attention scores does not follow from Gaussians and weights in nearly all heads",
-    ),
-    "normal": ("Scores are nearly normal", "Scores are not normal in nearly all heads"),
-    "self": (
-        "Tokens score themselves higher than others, as tr(C S) > 0 would have it",
-        "Tokens do not score themselves higher than others in nearly all heads",
-    ),
-    "distance": ("Words farther apart inform each other less", "Words farther apart do not inform each other less"),
-    "next": ("A handful of tokens dominates what comes next", "No handful of tokens dominates what comes next"),
-    "propagated": (
-        "After attention the Gaussian is (A kron Wv) of the one before",
-        "After attention the Gaussian is not (A kron Wv) of the one before: weights depend on the tokens",
-    ),
-    "neighbours": (
-        "Attention makes neighbours share more information",
-        "Attention makes neighbours share less information",
-    ),
-    "mixture": ("Tokens become one in the network", "Tokens stay apart in the network"),
-    "mixture-alone": (
-        "Tokens become one in attention alone, without skip connections",
-        "Tokens stay apart even in attention alone, without skip connections",
-    ),
-    "spectra": (
-        "Larger spectra of Wq and Wk slow the mixing of tokens",
-        "Larger spectra of Wq and Wk speed up the mixing of tokens",
-    ),
-    "rank": ("Attention maps have rank log n or less", "Attention maps have a rank above log n in too many heads"),
-    "sphere": ("Embeddings lie on a sphere, more than random vectors do", "Embeddings do not lie on a sphere"),
-    "softmax": (
-        "The softmax of an embedding is as flat as that of a random vector as long",
-        "The softmax of an embedding is not as flat as that of a random vector as long",
-    ),
-    "cosine": (
-        "Embedding cosine hardly predicts attention, as Wertich says",
-        "Embedding cosine predicts some of attention, against Wertich",
-    ),
-}
 
 
 def findings(r: GaussianResult) -> list[Finding]:
@@ -127,7 +87,7 @@ def _tested(
         judgement = cannot_tell(f"{n} of the {LEAST_INPUTS} inputs this takes; capture more, or use more --batches")
     if judgement.verdict == "holds" and random is not None and judge(random, **rule).verdict == "holds":
         rest += " It holds with random weights too, so it is not learnt."
-    return Finding(opening(judgement, *CLAIMS[claim]) + rest, figure, judgement, f"gaussian.{claim}")
+    return on_claim(f"gaussian.{claim}", judgement, rest, figure)
 
 
 def _of_heads(

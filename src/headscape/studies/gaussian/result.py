@@ -105,7 +105,7 @@ class GaussianResult(Result):
 
     def tables(self) -> dict[str, pd.DataFrame]:
         """The overview and the heads."""
-        return {"overview": self.overview, "heads": self.to_frame()}
+        return {"overview": self.medians(), "heads": self.to_frame()}
 
     def summary(self) -> list[tuple[str, pd.DataFrame]]:
         """The overview."""
@@ -144,6 +144,16 @@ class GaussianResult(Result):
             for column, what in OVERVIEW.items()
             if self.has(column)
         )
+
+    def medians(self) -> pd.DataFrame:
+        """The same as numbers: value, ends and n of every interval."""
+        rows = []
+        for column in [name for name in OVERVIEW if self.has(name)]:
+            row: dict[str, Any] = {"median over heads of": column}
+            for name in self.frames:
+                row |= self.median(column, name).columns(name)
+            rows.append(row)
+        return pd.DataFrame(rows)
 
     def findings(self) -> list[Finding]:
         """Each statement of Wertich (2024) that can be tested on this model, with the rule by which it holds or not."""

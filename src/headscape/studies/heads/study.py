@@ -39,8 +39,9 @@ def find_heads(
         A run (its newest organized result is used, which may have seen the model), a capture, one attention tensor, or
         the result itself.
     role
-        One of `headscape.roles.ROLES` (induction, previous, duplicate, first or sink, self, next, punctuation, local,
-        uniform); or a function of maps (n_query, n_key, n_head) and key tokens that returns a score per head.
+        One of `headscape.roles.ROLES` (induction, previous token, duplicate token, first token or sink, self, next
+        token, punctuation or separator, local window, uniform); or a function of maps (n_query, n_key, n_head) and key
+        tokens that returns a score per head.
     top
         How many; None for all.
     block
@@ -50,7 +51,8 @@ def find_heads(
     -------
     DataFrame
         block, layer, head, score (mean over batches), chance (the score of attention spread at random; for a function
-        of one's own its score on shuffled rows), share (of the batches in which the head holds the role), holds.
+        of one's own its score on shuffled rows), share (of the batches in which the head holds the role), copying (of
+        the OV circuit, beside induction where the weights were there), holds.
 
     >>> maps = np.zeros((4, 4, 2)); maps[1:, 0, 0] = 1; maps[:, :, 1] = 0.25; maps[0, 0, 0] = 1
     >>> find_heads(AttentionTensor(maps), "sink")[["layer", "head", "score", "holds"]]
@@ -93,6 +95,8 @@ def _named(source: Any, role: str, block: str | None) -> pd.DataFrame:
     found = heads.iloc[table["number"]][["block", "layer", "head"]].reset_index(drop=True)
     for name in ("score", "chance", "share"):
         found[name] = table[name].to_numpy()
+    if role == "induction" and "copying" in heads:
+        found["copying"] = heads["copying"].iloc[table["number"]].to_numpy()
     return found.assign(holds=table["enough"].to_numpy(dtype=bool))
 
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from itertools import pairwise
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -16,12 +17,13 @@ if TYPE_CHECKING:
 
 __all__ = ["figures"]
 
+_LEFT_OUT = "Coefficients that are constant over keys are left out: rows sum to 1, which makes them 0."
 N_FUNCTIONS = 500  # basis functions drawn; finer ones differ in single heads
 
 
 def figures(r: OrganizeResult) -> list[FigureSpec]:
     """All figures, in the order in which a reader should meet them."""
-    found = [_map(r), _matrix(r), _tree(r), _grid(), _entropies(r), _decay(r), _basis(r)]
+    found = [_map(r), _matrix(r), _tree(r), _grid(), _organized(r), _entropies(r), _decay(r), _basis(r)]
     found += [_network_decay(r), _energy_figure(r)]
     return [*found, *_tables(r)]
 
@@ -115,6 +117,30 @@ def _grid() -> FigureSpec:
     )
 
 
+def _organized(r: OrganizeResult) -> FigureSpec:
+    panels = []
+    for head, found in r.maps.items():
+        orders = {axis: found[f"{axis}_order"] for axis in ("query", "key")}
+        reading = {axis: np.arange(len(order)) for axis, order in orders.items()}
+        for name, chosen in (("reading order", reading), ("organized", orders)):
+            names = {
+                f"{a}_tokens": [r.tokens[a][int(i)] for i in at] if r.tokens.get(a) else [] for a, at in chosen.items()
+            }
+            values = found["values"][np.ix_(*chosen.values())]
+            panels.append({"name": f"{head}: {name}", "values": values, "scale": head, **names})
+    return FigureSpec(
+        id="organized-maps",
+        title="Attention before and after organizing",
+        kind="maps",
+        data={"panels": panels},
+        read="Left as the model computes it, right with queries and keys in the order of the trees of the head's own 2-D organization; "
+        "first batch, both on one scale. Name others by --heads.",
+        caveat="Organizing makes any matrix look smoother; only the decay against the null shows structure.",
+        alt="Maps of two heads in the order of the tokens and organized.",
+        paper="figure 1",
+    )
+
+
 def _entropies(r: OrganizeResult) -> FigureSpec:
     k = ENTROPIES.index("l1_top")
     x = np.arange(len(r.heads))
@@ -132,18 +158,25 @@ def _entropies(r: OrganizeResult) -> FigureSpec:
         caveat="Large support means low frequency: a high l1_top does not mean sharp transitions.",
         alt="l1 entropy of every head for up to three batches and the shuffled null.",
         x_label="head, by mean l1_top",
-        y_label="l1 over the 400 largest supports",
+        y_label=f"l1 over the {r.settings['n_basis']} largest supports",
         paper="figure 5",
     )
+
+
+def _by_rank(curve: Any) -> dict[str, Any]:
+    """Root mean squares of coefficients in a quarter of an octave of their ranks, on which decay can be seen."""
+    ends = np.unique(np.rint(np.geomspace(1, len(curve) + 1, 1 + int(4 * np.log2(len(curve) + 1)))).astype(int))
+    square = np.asarray(curve, dtype=float) ** 2
+    y = np.sqrt([square[a - 1 : b - 1].mean() for a, b in pairwise(ends)])
+    return {"x": np.sqrt(ends[:-1] * (ends[1:] - 1.0)), "y": np.where(y > 0, y, np.nan)}
 
 
 def _decay(r: OrganizeResult) -> FigureSpec:
     mean = r.heads["l1_rel"].to_numpy()
     ends = [int(np.argmin(mean)), int(np.argmax(mean))]
-    ranks = np.arange(1, len(r.decay_by_support) + 1)
     labels = ("lowest l1_rel", "highest l1_rel")
     series = [
-        {"name": f"{r.name(i)}, {label}", "x": ranks, "y": r.decay_by_support[:, i]}
+        {"name": f"{r.name(i)}, {label}"} | _by_rank(r.decay_by_support[:, i])
         for i, label in zip(ends, labels, strict=True)
     ]
     return FigureSpec(
@@ -151,11 +184,13 @@ def _decay(r: OrganizeResult) -> FigureSpec:
         title="Coefficients of two heads by support",
         kind="lines",
         data={"series": series},
-        read="Absolute Haar coefficients on the query and key trees, coarsest first; a fast decay means a smooth head.",
+        read="Root mean square of the Haar coefficients on the query and key trees, coarsest first, in quarters of an octave; a fast decay means "
+        f"a smooth head. {_LEFT_OUT}",
         caveat="First batch only; the two heads are extremes, not typical ones.",
-        alt="Absolute coefficients of the two heads with the lowest and highest relative l1.",
+        alt="Size of the coefficients of the two heads with the lowest and highest relative l1.",
         x_label="coefficient, by decreasing support",
-        y_label="|coefficient|",
+        y_label="root mean square coefficient",
+        log_x=True,
         log_y=True,
         paper="figure 4",
     )
@@ -182,20 +217,21 @@ def _basis(r: OrganizeResult) -> FigureSpec:
 
 
 def _network_decay(r: OrganizeResult) -> FigureSpec:
-    ranks = np.arange(1, r.network_decay.shape[1] + 1)
-    series = [{"name": f"batch {i}", "x": ranks, "y": r.network_decay[i]} for i in range(min(5, r.n_batches))]
-    null = r.null_network_decay.mean(axis=0)
-    series.append({"name": "rows shuffled (mean)", "x": ranks, "y": null, "dash": "dash"})
+    series = [{"name": f"batch {i}"} | _by_rank(r.network_decay[i]) for i in range(min(5, r.n_batches))]
+    null = np.sqrt((r.null_network_decay.astype(float) ** 2).mean(axis=0))
+    series.append({"name": "rows shuffled (rms)", "dash": "dash"} | _by_rank(null))
     return FigureSpec(
         id="network-decay",
         title="Coefficients of the network by support",
         kind="lines",
         data={"series": series},
-        read="Absolute Haar coefficients of the whole query x key x head tensor, largest support first.",
+        read="Root mean square of the Haar coefficients of the whole query x key x head tensor, largest support first, in quarters of an "
+        f"octave. {_LEFT_OUT}",
         caveat="Heights depend on units: probabilities and scores cannot be compared here.",
         alt="Absolute tri-Haar coefficients by decreasing support for up to five batches.",
         x_label="coefficient, by decreasing support",
-        y_label="|coefficient|",
+        y_label="root mean square coefficient",
+        log_x=True,
         log_y=True,
         paper="figure 6",
     )

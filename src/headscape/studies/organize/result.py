@@ -14,6 +14,7 @@ import pandas as pd
 from headscape.geometry.diffusion import diffusion_map
 from headscape.intervals import Interval, mean_interval
 from headscape.results import FigureSpec, Finding, Result
+from headscape.roles import BLOCK_ROLES, ROLES, role_name
 from headscape.studies.organize.clusters import FolderRole, name_folders
 from headscape.studies.organize.stability import Stability, stability
 from headscape.tree import PartitionTree
@@ -31,6 +32,15 @@ DECAY_RANKS = np.unique(np.geomspace(1, 400, 40).astype(int)) - 1  # of the larg
 Array = npt.NDArray[Any]
 
 
+def few(names: Sequence[str], n: int = 3) -> str:
+    """The first names of a list.
+
+    >>> few(["1.0", "2.3"]), few(["1.0", "2.3", "0.1", "4.2"])
+    ('1.0, 2.3', '1.0, 2.3, 0.1, …')
+    """
+    return ", ".join(names[:n]) + (", …" if len(names) > n else "")
+
+
 def _ratio(energy: Array, null: Array) -> Array:
     """NaN where there is no energy beside the mean, as in an input of one token."""
     return np.divide(energy, null, out=np.full_like(energy, np.nan), where=null > 0)
@@ -45,7 +55,8 @@ class OrganizeResult(Result):
     tree, distances and affinity are the consensus over batches. entropies and null_entropies are (n_batch, 5, n_head)
     in the order of `ENTROPIES`; network likewise (n_batch, 5). energy holds, for every batch, the share of the energy
     in the largest 1 % of the tri-Haar coefficients: organized, and in the natural order. The mean (DC) coefficient,
-    which the rows' sums fix, is left out.
+    which the rows' sums fix, is left out. Batch i of the control_* arrays was given to draw i mod settings["draws"] of
+    random weights. maps holds heads of the first batch with the orders of their own 2-D organization.
     """
 
     study: ClassVar[str] = "organize"
@@ -75,6 +86,8 @@ class OrganizeResult(Result):
     compression: Array
     query_trees: Sequence[PartitionTree]
     key_trees: Sequence[PartitionTree]
+    maps: Mapping[str, Mapping[str, Array]]
+    tokens: Mapping[str, Sequence[str]]
     settings: Mapping[str, Any]
 
     @property
@@ -118,6 +131,25 @@ class OrganizeResult(Result):
         """Layer and head of row i, as (3, 7)."""
         return f"({self.heads['layer'].iloc[i]}, {self.heads['head'].iloc[i]})"
 
+    @cached_property
+    def by_role(self) -> dict[str, list[str]]:
+        """The heads of each role by name ("18.6"), strongest first; roles in the order of `ROLES`."""
+        found: dict[str, list[str]] = {}
+        if "role" not in self.heads:
+            return found
+        for role in (*ROLES, *BLOCK_ROLES):
+            own = self.heads[self.heads["role"] == role_name(role)]
+            if len(own):
+                own = own.sort_values(role, ascending=False, kind="stable")
+                found[role_name(role)] = [f"{row.layer}.{row.head}" for row in own.itertuples()]
+        return found
+
+    def headline(self) -> str:
+        """The heads of each role, the strongest by name."""
+        if not self.by_role:
+            return f"{len(self.heads)} heads, none with a known pattern"
+        return ", ".join(f"{len(heads)} {role} ({few(heads)})" for role, heads in self.by_role.items())
+
     def table1(self, measure: str = "l1_top", n: int = 3) -> pd.DataFrame:
         """The paper's Table 1: the heads most often in the highest and lowest tenth, and in how many batches.
 
@@ -152,7 +184,7 @@ class OrganizeResult(Result):
         for k, name in enumerate(ENTROPIES):
             frame[f"{name}_null"] = self.null_network[:, k]
         frame.insert(0, "batch", np.arange(self.n_batches))
-        return frame
+        return frame.drop(columns=["dc", "dc_null"]) if self.kind == "probs" else frame
 
     @cached_property
     def gain(self) -> Array:
@@ -161,10 +193,11 @@ class OrganizeResult(Result):
 
     @cached_property
     def control_gain(self) -> Array | None:
-        """The same with random weights, None without that control."""
+        """The same for every draw of random weights, mean over its batches; None without that control."""
         if self.control_energy is None or self.control_null_energy is None:
             return None
-        return _ratio(self.control_energy[:, 0], self.control_null_energy[:, 0])
+        gain, draws = _ratio(self.control_energy[:, 0], self.control_null_energy[:, 0]), int(self.settings["draws"])
+        return np.array([gain[d::draws].mean() for d in range(min(draws, len(gain)))])
 
     @cached_property
     def effect(self) -> Interval:

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Unpack
 
@@ -15,12 +16,13 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
-from headscape.captures import Capture, open_capture
+from headscape.captures import Batch, Capture, open_capture
 from headscape.checks import seed as check_seed
 from headscape.errors import InputError
 from headscape.geometry.consensus import consensus_of
+from headscape.geometry.matrix import organize_matrix
 from headscape.geometry.questionnaire import Questionnaire
-from headscape.roles import PROBED, BatchRoles, assign_roles, batch_roles, positional, role_table
+from headscape.roles import PROBED, BatchRoles, assign_roles, batch_roles, positional, role_name, role_table
 from headscape.runs import Run, human_bytes
 from headscape.storage import read_arrays, write_arrays
 from headscape.studies.organize.result import DECAY_RANKS, ENTROPIES, OrganizeResult
@@ -28,7 +30,7 @@ from headscape.studies.work.folder import Folder, Kept, study_folder
 from headscape.studies.work.how import How, Work
 from headscape.studies.work.models import Loader, models_of
 from headscape.studies.work.units import reachable, run_units
-from headscape.tensor import AXES, AttentionTensor, Kind
+from headscape.tensor import AXES, AttentionTensor, HeadId, Kind, named_heads
 from headscape.tree import PartitionTree
 from headscape.wavelets.entropy import decay_curve, head_entropies, network_entropy, top_energy
 
@@ -42,6 +44,10 @@ HELD, BESIDE = 12, 26
 LIBRARIES = 64e6
 """Bytes of compiled kernels and scratch arrays, whatever the shape."""
 N_HEAD_BASIS, N_NETWORK_BASIS = 400, 100  # the paper's numbers of largest supports
+PAPER_COEFFICIENTS, LEAST_BASIS = 256**2, 16
+"""Coefficients of a head in the paper, of which l1_top takes 400, and the fewest that it takes."""
+DRAWS = 5
+"""Draws of random weights at most; the batches are dealt out to them."""
 Arrays = Mapping[str, npt.NDArray[Any]]
 
 
@@ -52,8 +58,10 @@ def organize(
     kind: Kind | None = None,
     questionnaire: Questionnaire | None = None,
     model: Model | bool | None = True,
-    control: Model | bool | None = None,
+    control: Sequence[Model] | Model | bool | None = None,
     loader: Loader | None = None,
+    n_basis: int | None = None,
+    heads: Sequence[HeadId | str] = (),
     random_state: int = 0,
     **how: Unpack[How],
 ) -> OrganizeResult:
@@ -71,9 +79,16 @@ def organize(
         Adds induction and duplicate-token scores, measured on a repeated random sequence. True loads the run's own
         model where it can be had.
     control
-        The same architecture with random weights: it is given the same inputs and organized too. True draws them.
+        The same architecture with random weights, one or several draws, to which the batches are dealt out: each is
+        organized too. True makes up to 5 draws; with fewer than 3 it is not decided what training made.
     loader
         How the run's model is loaded (device, number type, online).
+    n_basis
+        How many largest supports l1_top takes. By default 400 (n_query n_key) / 256^2, at least 16: the paper's 400 at
+        the paper's length.
+    heads
+        Heads that are drawn before and after their own organization (figure 1); by default the lowest and highest by
+        l1_all.
     how
         jobs (batches at a time), threads, engine, resume, progress, say: see `headscape.studies.work.how.How`.
 
@@ -88,11 +103,19 @@ def organize(
     chosen = captured.block(block)
     chosen_kind = captured.kind(kind)
     settings = _settings(questionnaire or Questionnaire())
-    own, other = models_of(
-        captured, model, control, loader or Loader(say=work.say), random_state, "no induction scores"
-    )
+    loader = loader or Loader(say=work.say)
+    first = control[0] if isinstance(control, Sequence) else control
+    own, other = models_of(captured, model, first, loader, random_state, "no induction scores")
+    draws: list[Callable[[], Model]] = [partial(_same, one) for one in ([] if other is None else [other])]
+    if isinstance(control, Sequence):
+        draws = [partial(_same, one) for one in control]
+    elif control is True:
+        more = range(random_state + 1, random_state + min(DRAWS, len(captured)))
+        draws += [partial(loader.model, captured.run, random_init=seed) for seed in more]  # type: ignore[arg-type]
     _say_memory(captured, chosen, chosen_kind, Questionnaire(**settings), work)
     facts = {"block": chosen, "kind": chosen_kind, "seed": random_state, "questionnaire": _decisive(settings)}
+    facts |= {"n_basis": n_basis or _n_basis(captured, chosen, chosen_kind), "draws": len(draws)}
+    facts["heads"] = [str(head) for head in named_heads(captured.heads(chosen), heads)] if heads else []
     if captured.pool is not None:
         facts["pool"] = captured.pool
     inputs = captured.content() | {
@@ -102,7 +125,7 @@ def organize(
         work.started(None if captured.run is None else captured.run.path),
         study_folder(captured.run, OrganizeResult.study, facts, inputs, work) as folder,
     ):
-        batches, controls = _measured(captured, facts, settings, other, folder, work)
+        batches, controls = _measured(captured, facts, settings, draws, folder, work)
         error = max(float(found["sketch_error"][2]) for found in batches)
         if error > 0:
             facts["sketch_error"] = error
@@ -140,6 +163,17 @@ def _say_memory(captured: Capture, block: str, kind: Kind, questionnaire: Questi
         )
 
 
+def _same(model: Model) -> Model:
+    return model
+
+
+def _n_basis(captured: Capture, block: str, kind: Kind) -> int:
+    """How many largest supports l1_top takes of heads of this size."""
+    n_query, n_key, _ = tensor_shape(captured, block, kind)
+    share: float = n_query * n_key / PAPER_COEFFICIENTS
+    return max(LEAST_BASIS, round(N_HEAD_BASIS * share))
+
+
 def _settings(questionnaire: Questionnaire) -> dict[str, Any]:
     settings: dict[str, Any] = questionnaire.get_params() | {"n_neighbours": None}  # a consensus needs all pairs
     settings.pop("n_jobs")
@@ -159,41 +193,49 @@ def _measured(
     captured: Capture,
     facts: Mapping[str, Any],
     settings: Mapping[str, Any],
-    control: Model | None,
+    draws: Sequence[Callable[[], Model]],
     folder: Folder,
     work: Work,
 ) -> tuple[list[Arrays], list[Arrays]]:
-    """The units of all batches, and of the same inputs given to the control."""
+    """The units of all batches, and of the same inputs dealt out to draws of random weights."""
     hashes = captured.content()
-    steps = work.stage("organizing", len(captured) * (1 if control is None else 2))
+    steps = work.stage("organizing", len(captured) * (2 if draws else 1))
     same = (facts["block"], facts["kind"])
 
-    def organized(name: str, source: Capture | Path, weights: str) -> list[Arrays]:
+    def organized(name: str, source: Capture | Path, weights: Sequence[str]) -> list[Arrays]:
         units = {}
         for i, number in enumerate(captured.numbers):
             seed = facts["seed"] + number
-            path = _file(folder, facts, number, hashes.get(f"batch {number}"), weights, name)
-            units[f"{name} {number}"] = (path, source, i, *same, settings, work.threads, seed)
+            path = _file(folder, facts, number, hashes.get(f"batch {number}"), weights[i % len(weights)], name)
+            units[f"{name} {number}"] = (path, source, i, *same, settings, facts["n_basis"], work.threads, seed)
         run_units(_unit, units, work, steps)
         return [_read(unit[0]) for unit in units.values()]
 
     with reachable(captured, work.engine, folder.units) as source:
-        batches = organized("batch", source, "")
-    if control is None:
+        batches = organized("batch", source, [""])
+    if not draws:
         return batches, []
     from headscape.attention.capture import recapture
 
-    work.say("giving the same inputs to random weights")
-    shown = recapture(control, captured, keep=(facts["kind"],))
-    with reachable(shown, work.engine, folder.units) as source:
-        return batches, organized("control", source, control.fingerprint)
+    work.say(f"giving the same inputs to random weights ({len(draws)} draws)")
+    shown: dict[int, Batch] = {}
+    weights = []
+    for d, draw in enumerate(draws):
+        control, own = draw(), range(d, len(captured), len(draws))
+        found = recapture(control, Capture.in_memory([captured.batch(i) for i in own]), keep=(facts["kind"],))
+        shown |= {i: found.batch(k) for k, i in enumerate(own)}
+        weights.append(control.fingerprint)
+    in_order = Capture.in_memory([shown[i] for i in range(len(captured))])
+    with reachable(in_order, work.engine, folder.units) as source:
+        return batches, organized("control", source, weights)
 
 
 def _file(
     folder: Folder, facts: Mapping[str, Any], number: int, content: str | None, weights: str = "", name: str = "batch"
 ) -> Path:
     """The file of a batch, or of the same input given to other weights."""
-    decisive = (facts["block"], facts["kind"], facts["questionnaire"], facts["seed"] + number, content, weights)
+    same = (facts["block"], facts["kind"], facts["questionnaire"], facts["n_basis"])
+    decisive = (*same, facts["seed"] + number, content, weights)
     return folder.unit(f"{name}-{number:04d}", *decisive)
 
 
@@ -212,14 +254,15 @@ def _unit(
     block: str,
     kind: Kind,
     settings: Mapping[str, Any],
+    n_basis: int,
     threads: int,
     seed: int,
 ) -> None:
     """Organize batch i and its null, and write both."""
     numba.set_num_threads(min(threads, numba.config.NUMBA_NUM_THREADS))  # type: ignore[attr-defined]
     X = open_capture(source).tensor(i, block, kind)
-    null = _measure(shuffled_rows(X, seed), settings, threads)
-    arrays = _measure(X, settings, threads)
+    null = _measure(shuffled_rows(X, seed), settings, n_basis, threads)
+    arrays = _measure(X, settings, n_basis, threads)
     arrays |= {f"null_{name}": null[name] for name in ("entropies", "network", "decay", "network_decay", "energy")}
     chance: dict[str, float] = {}
     if X.kind == "probs":
@@ -254,10 +297,12 @@ def shuffled_rows(X: AttentionTensor, random_state: int = 0) -> AttentionTensor:
     return replace(X, values=values)
 
 
-def _measure(X: AttentionTensor, settings: Mapping[str, Any], threads: int) -> dict[str, npt.NDArray[Any]]:
+def _measure(
+    X: AttentionTensor, settings: Mapping[str, Any], n_basis: int, threads: int
+) -> dict[str, npt.NDArray[Any]]:
     """Everything the study keeps of one tensor, as named arrays."""
     fit = Questionnaire(**settings, n_jobs=threads).fit(X)
-    found = measure_trees(X, fit.trees_) | {
+    found = measure_trees(X, fit.trees_, n_basis) | {
         "head_distances": np.asarray(fit.distances_[2], dtype=np.float64),
         "compression": np.array([step.compression for step in fit.history_]),
         "sketch_error": np.array(fit.sketch_error_),
@@ -268,18 +313,26 @@ def _measure(X: AttentionTensor, settings: Mapping[str, Any], threads: int) -> d
     return found
 
 
-def measure_trees(X: AttentionTensor, trees: Sequence[PartitionTree]) -> dict[str, npt.NDArray[Any]]:
-    """What the study keeps of a tensor beside its geometry: entropies, decay curves and energies, given its trees."""
-    entropies = head_entropies(X, trees, N_HEAD_BASIS)
+def measure_trees(
+    X: AttentionTensor, trees: Sequence[PartitionTree], n_basis: int = N_HEAD_BASIS
+) -> dict[str, npt.NDArray[Any]]:
+    """What the study keeps of a tensor beside its geometry: entropies, decay curves and energies, given its trees.
+
+    Rows of probabilities sum to 1, so that the coefficients constant over keys are known: curves leave them out.
+    """
+    entropies = head_entropies(X, trees, n_basis)
     network = network_entropy(X, trees, N_NETWORK_BASIS)
-    by_size = decay_curve(X, trees, by="magnitude", per="head", n=N_HEAD_BASIS)
+    without = 1 if X.kind == "probs" else None
+    by_size = decay_curve(X, trees, by="magnitude", per="head", n=N_HEAD_BASIS, without=without)
+    by_support = decay_curve(X, trees, by="support", per="head", n=N_HEAD_BASIS, without=without)
+    network_decay = decay_curve(X, trees, by="support", n=N_NETWORK_BASIS, without=without)
     natural = [PartitionTree.dyadic(n) for n in X.shape]
     return {
         "entropies": entropies[list(ENTROPIES)].to_numpy(dtype=np.float64).T.copy(),
         "network": network[list(ENTROPIES)].to_numpy(dtype=np.float64),
         "decay": by_size[[rank for rank in DECAY_RANKS if rank < len(by_size)]].astype(np.float32),
-        "decay_by_support": decay_curve(X, trees, by="support", per="head", n=N_HEAD_BASIS).astype(np.float32),
-        "network_decay": decay_curve(X, trees, by="support", n=N_NETWORK_BASIS).astype(np.float32),
+        "decay_by_support": by_support.astype(np.float32),
+        "network_decay": network_decay.astype(np.float32),
         "energy": np.array([top_energy(X, tree, constant=False) for tree in (trees, natural)]),
     }
 
@@ -317,8 +370,11 @@ def _summarize(
     probes: Arrays,
 ) -> OrganizeResult:
     agreed = consensus_of([found["head_distances"] for found in batches], Questionnaire(**settings))
-    frame = pd.DataFrame(captured.heads(facts["block"]), columns=["block", "layer", "head"])
+    heads = captured.heads(facts["block"])
+    frame = pd.DataFrame(heads, columns=["block", "layer", "head"])
     for k, name in enumerate(ENTROPIES):
+        if name == "dc" and facts["kind"] == "probs":  # one number for all heads
+            continue
         frame[name] = np.mean([found["entropies"][k] for found in batches], axis=0)
         frame[f"{name}_null"] = np.mean([found["null_entropies"][k] for found in batches], axis=0)
     roles = pd.DataFrame()
@@ -329,7 +385,7 @@ def _summarize(
             if name in probes
         }
         roles = role_table([_roles_of(found) for found in batches], made)
-        frame["role"] = assign_roles(roles, len(frame))
+        frame["role"] = [role_name(role) for role in assign_roles(roles, len(frame))]
         for role, group in roles.groupby("role", sort=False):
             frame[str(role)] = group["score"].to_numpy()
         frame["positional"] = np.mean([found["positional"] for found in batches], axis=0)
@@ -343,6 +399,9 @@ def _summarize(
     def tree(found: Arrays, axis: str) -> PartitionTree:
         return PartitionTree.from_labels(found[f"labels_{axis}"], order=found[f"order_{axis}"])
 
+    ends = [heads[int(at(frame["l1_all"]))] for at in (np.argmin, np.argmax)]
+    shown = [HeadId.parse(head) for head in facts["heads"]] or list(dict.fromkeys(ends))
+    tokens = captured.batch(0).tokens(facts["block"])
     return OrganizeResult(
         block=facts["block"],
         kind=facts["kind"],
@@ -362,5 +421,24 @@ def _summarize(
         compression=np.array([found["compression"][-1] for found in batches]),
         query_trees=[tree(found, "query") for found in batches],
         key_trees=[tree(found, "key") for found in batches],
+        maps=_drawn(captured.tensor(0, facts["block"], facts["kind"]), shown, settings),
+        tokens=dict(zip(("query", "key"), tokens, strict=True)),
         settings=dict(facts),
     )
+
+
+def _drawn(
+    X: AttentionTensor, shown: Sequence[HeadId], settings: Mapping[str, Any]
+) -> dict[str, dict[str, npt.NDArray[Any]]]:
+    """Heads of the first batch, with the orders of their own 2-D organization (figure 1).
+
+    An absent entry is given the mean of its row, so that it says nothing about which keys a query prefers.
+    """
+    found = {}
+    for head in shown:
+        values = np.where(X.present, X.values[:, :, X.heads.index(head)], np.nan)
+        filled = np.where(X.present, values, np.nanmean(values, axis=1, keepdims=True))
+        own = organize_matrix(filled, Questionnaire(**settings))
+        orders = {"query_order": own.row_order.astype(np.int32), "key_order": own.col_order.astype(np.int32)}
+        found[str(head)] = {"values": values.astype(np.float32), **orders}
+    return found

@@ -11,48 +11,19 @@ from headscape.results import Finding
 from headscape.statistics.edits import EXACT
 from headscape.statistics.thesis import THESIS
 from headscape.studies.prompt.maps import MEASURES
-from headscape.studies.work.sentences import opening
-from headscape.verdicts import Judgement, judge
+from headscape.studies.work.sentences import on_claim
+from headscape.verdicts import judge, strictest
 
 if TYPE_CHECKING:
     from headscape.studies.prompt.result import PromptResult
 
-__all__ = ["CLAIMS", "findings"]
+__all__ = ["findings"]
 
 MINIMAL = 0.1
 """Rank correlation below which a relation counts as minimal."""
 FLAT = 0.95
 """Normalized entropy from which attention counts as uniform."""
 LEVEL = 0.05
-
-
-CLAIMS = {  # id: how the finding opens when the claim holds, and when it does not
-    "depth": (
-        "Maps begin diagonal, spread out and become diagonal again, as Wertich sees",
-        "Maps are not more diagonal in the first and last layers than in the middle, against Wertich",
-    ),
-    "shots": (
-        "Words attend within their shot, beyond what being near gives",
-        "Words do not attend within their shot beyond what being near gives",
-    ),
-    "cosines": (
-        "The cosine of embeddings hardly predicts attention in any layer, as Wertich says",
-        "The cosine of embeddings does predict some attention, against Wertich",
-    ),
-    "random": ("Attention with random weights is uniform", "Attention with random weights is not uniform"),
-    "upscaled": (
-        "Larger spectra make words attend more to themselves, as Wertich sees",
-        "Larger spectra do not make words attend more to themselves, against Wertich",
-    ),
-    "downscaled": (
-        "Smaller spectra flatten attention and make the clues worse, as Wertich sees",
-        "Smaller spectra do not both flatten attention and make the clues worse, against Wertich",
-    ),
-    "law": (
-        "Scaling both spectra of a layer by alpha multiplies its scores by alpha^2, its input held fixed",
-        "Scaling both spectra of a layer by alpha does not multiply its scores by alpha^2 here",
-    ),
-}
 
 
 def findings(r: PromptResult) -> list[Finding]:
@@ -66,17 +37,6 @@ def findings(r: PromptResult) -> list[Finding]:
     found += [_up(r)] if "alpha 2" in r.versions else []
     found += [_down(r)] if "alpha 0.5" in r.versions else []
     return [*found, _edits(r), _law(r)]
-
-
-def _tested(claim: str, figure: str | None, judgement: Judgement, rest: str) -> Finding:
-    return Finding(opening(judgement, *CLAIMS[claim]) + rest, figure, judgement, f"prompt.{claim}")
-
-
-def _weaker(first: Judgement, second: Judgement) -> Judgement:
-    """Of two conditions that must both hold, the one that decides."""
-    failed = [one for one in (first, second) if one.verdict == "does not hold"]
-    open_ones = [one for one in (first, second) if one.verdict == "cannot tell"]
-    return (failed or open_ones or [first])[0]
 
 
 def _clue(r: PromptResult) -> Finding:
@@ -94,7 +54,7 @@ def _depth(r: PromptResult) -> Finding:
     middle = own[:, n // 4 : max(n // 4 + 1, 3 * n // 4)].mean(axis=1)
     parts = {"first": own[:, :ends].mean(axis=1), "last": own[:, -ends:].mean(axis=1)}
     gaps = {name: mean_interval(values - middle) for name, values in parts.items()}
-    verdict = _weaker(*(judge(gap, above=0.0, control="the middle half of the layers") for gap in gaps.values()))
+    verdict = strictest(*(judge(gap, above=0.0, control="the middle half of the layers") for gap in gaps.values()))
     uniform = float(r.uniform[:, MEASURES.index("drawn_self")].mean())
     rest = (
         f". Of what a word gives to words and clues (the map that is drawn) {parts['first'].mean():.3f} stays on itself in the "
@@ -102,7 +62,7 @@ def _depth(r: PromptResult) -> Finding:
         f"{uniform:.3f}); first - middle is {gaps['first']}, last - middle {gaps['last']}. Of all its attention a token keeps "
         f"{r.mean('trained', 'self')} on itself."
     )
-    return _tested("depth", "self-mass", verdict, rest)
+    return on_claim("prompt.depth", verdict, rest, "self-mass")
 
 
 def _values(r: PromptResult) -> Finding:
@@ -127,7 +87,7 @@ def _shots(r: PromptResult) -> Finding:
         f"included); {float(share['uniform'].mean()):.2f} under uniform attention{control}, and "
         f"{mean_interval(share['distance'])} if attention knew distances alone. The boundary itself adds {gain}."
     )
-    return _tested("shots", "shots", verdict, rest)
+    return on_claim("prompt.shots", verdict, rest, "shots")
 
 
 def _cosines(r: PromptResult) -> Finding:
@@ -144,7 +104,7 @@ def _cosines(r: PromptResult) -> Finding:
     )
     if len(r.cosine) > 1:
         rest += f" With random weights it is {mean_interval(r.tested('partial', 'random weights').mean(axis=1))}."
-    return _tested("cosines", "cosines", verdict, rest)
+    return on_claim("prompt.cosines", verdict, rest, "cosines")
 
 
 def _random(r: PromptResult) -> Finding:
@@ -155,7 +115,7 @@ def _random(r: PromptResult) -> Finding:
         f": its entropy is {control} of the maximum, {r.mean('trained', 'entropy')} when trained (single heads "
         f"{single[0]:.2f} and {single[1]:.2f}). Its clue: “{r.clues['random weights'][0].strip()[:80]}”."
     )
-    return _tested("random", "entropy", verdict, rest)
+    return on_claim("prompt.random", verdict, rest, "entropy")
 
 
 def _change(r: PromptResult, version: str) -> str:
@@ -180,13 +140,13 @@ def _up(r: PromptResult) -> Finding:
         f"{_change(r, 'alpha 2')} By thirds of the layers the share of a word on itself goes from {by_third}; it is more than "
         f"half in {int((after > 0.5).sum())} of {len(after)} layers. Wertich also sees coherent text that repeats the prompt."
     )
-    return _tested("upscaled", "self-mass", verdict, rest)
+    return on_claim("prompt.upscaled", verdict, rest, "self-mass")
 
 
 def _down(r: PromptResult) -> Finding:
     flatter = judge(r.change("alpha 0.5", "entropy"), above=0.0, control="the trained model")
     worse = judge(r.change("alpha 0.5"), above=0.0, control="the loss of the trained model")
-    return _tested("downscaled", "entropy", _weaker(flatter, worse), _change(r, "alpha 0.5"))
+    return on_claim("prompt.downscaled", strictest(flatter, worse), _change(r, "alpha 0.5"), "entropy")
 
 
 def _edits(r: PromptResult) -> Finding:
@@ -204,4 +164,4 @@ def _law(r: PromptResult) -> Finding:
     rest = f": on this model to {r.law_error:.1g}, relative." if not r.law_exception else f": {r.law_exception}."
     if r.law_exception.startswith("QK-norm"):
         rest += " Scores were multiplied by alpha^2 instead."
-    return _tested("law", None, verdict, rest)
+    return on_claim("prompt.law", verdict, rest)

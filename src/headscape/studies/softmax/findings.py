@@ -11,6 +11,7 @@ from headscape.intervals import Interval, mean_interval
 from headscape.results import Finding
 from headscape.studies.softmax.head import COLUMNS
 from headscape.studies.softmax.result import CLOSE, ENOUGH
+from headscape.studies.work.sentences import on_claim
 from headscape.verdicts import Judgement, cannot_tell, judge
 
 if TYPE_CHECKING:
@@ -62,11 +63,11 @@ def _medians(values: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
 
 def _without_model(r: SoftmaxResult) -> Finding:
     close = r.heads["corollary_error"] <= CLOSE
-    text = (
-        f"It cannot be told whether heads are invariant to softmax: what replacing it does to the model was not measured. Corollary 1's "
-        f"decomposition is within {CLOSE:.0%} of softmax for {int(close.sum())} of {r.n_heads} heads ({close.mean():.0%})."
+    rest = (
+        f": what replacing it does to the model was not measured. Corollary 1's decomposition "
+        f" is within {CLOSE:.0%} of softmax for {int(close.sum())} of {r.n_heads} heads ({close.mean():.0%})."
     )
-    return Finding(text, "variants", cannot_tell("the model was not run"), "softmax.invariance")
+    return on_claim("softmax.invariance", cannot_tell("the model was not run"), rest, "variants")
 
 
 def _invariance(r: SoftmaxResult) -> Finding:
@@ -83,38 +84,35 @@ def _invariance(r: SoftmaxResult) -> Finding:
         control = "nearly all of the heads that fail with uniform attention"
         verdict = _decided(r, judge(share, above=NEARLY_ALL, control=control))
         among = f"of the {int(needed.sum())} heads that fail with uniform attention, {passes:.0%} pass with Corollary 1 and {fails:.0%} fail"
-    opening = verdict.opening("heads are invariant to softmax", "heads are not invariant to softmax")
-    text = (
-        f"{opening} (Fasina, Pohle, Su and Coifman, 2025). Within {r.tolerance:g} {r.unit_name}, {int((own == 'yes').sum())} of {r.n_heads} heads "
+    rest = (
+        f" (Fasina, Pohle, Su and Coifman, 2025). Within {r.tolerance:g} {r.unit_name}, {int((own == 'yes').sum())} of {r.n_heads} heads "
         f"({(own == 'yes').mean():.0%}) can have softmax replaced by Corollary 1's decomposition, and {(own == 'no').mean():.0%} cannot; by the "
         f"paraproduct {(paraproduct == 'yes').mean():.0%} can. Uniform attention passes for {(uniform == 'yes').mean():.0%}; {among}."
     )
-    return Finding(text, "change-heads", verdict, "softmax.invariance")
+    return on_claim("softmax.invariance", verdict, rest, "change-heads")
 
 
 def _pointwise(r: SoftmaxResult) -> Finding:
     share, verdict = _share(r, r.column("paraproduct_error") <= CLOSE, f"it is within {CLOSE:.0%}")
-    opening = verdict.opening("the paraproduct is close to softmax", "the paraproduct is not close to softmax")
     names = ("corollary", "paraproduct", "boundary", "mean", "linear", "natural", "shuffled")
     e = {name: f"{r.median(f'{name}_error'):.2f}" for name in names}
-    text = (
-        f"{opening}: {share}. The median relative error is {e['paraproduct']} for the paraproduct and {e['corollary']} for "
+    rest = (
+        f": {share}. The median relative error is {e['paraproduct']} for the paraproduct and {e['corollary']} for "
         f"Corollary 1; {e['natural']} for the paraproduct in the natural order, {e['shuffled']} for that of shuffled heads, {e['boundary']} for "
         f"boundary terms alone, {e['linear']} for a + b g, {e['mean']} for the mean."
     )
-    return Finding(text, "variants", verdict, "softmax.pointwise")
+    return on_claim("softmax.pointwise", verdict, rest, "variants")
 
 
 def _condition(r: SoftmaxResult) -> Finding:
     what = f"averages are within {CLOSE:g} nats of 0 (rms), so that e^average = 1,"
     share, verdict = _share(r, r.column("average_rms") <= CLOSE, what)
-    opening = verdict.opening("the condition of Corollary 1 is met", "the condition of Corollary 1 is not met")
-    text = (
-        f"{opening}: {share}. The median head has "
+    rest = (
+        f": {share}. The median head has "
         f"{r.median('average_rms'):.2f}, at most {r.median('average_max'):.1f}. Mixed differences are {r.median('mixed_rms'):.2f} nats (rms), "
         f"{r.median('mixed_share'):.0%} of the variance of log-attention."
     )
-    return Finding(text, "condition", verdict, "softmax.condition")
+    return on_claim("softmax.condition", verdict, rest, "condition")
 
 
 def _regular(r: SoftmaxResult) -> Finding:
@@ -122,14 +120,13 @@ def _regular(r: SoftmaxResult) -> Finding:
     rough = not shuffled.value > 0
     control = "what Theorem 1 assumes" if rough else "shuffled heads"
     verdict = _decided(r, judge(own, above=0.0 if rough else shuffled, control=control))
-    opening = verdict.opening("log-attention is as regular as assumed", "log-attention is rougher than assumed")
     above, surely = (float((r.heads[name] > 0).mean()) for name in ("alpha", "alpha_low"))
-    text = (
-        f"{opening}: Theorem 1 needs Hoelder exponents above 0, and the median organized head has {own} (natural order "
+    rest = (
+        f": Theorem 1 needs Hoelder exponents above 0, and the median organized head has {own} (natural order "
         f"{r.median('alpha_natural'):.2f}, shuffled {r.median('alpha_shuffled'):.2f}, white noise -0.5). {above:.0%} of the exponents are above 0, "
         f"and {surely:.0%} significantly so (95 % interval over inputs)."
     )
-    return Finding(text, "exponents", verdict, "softmax.regularity")
+    return on_claim("softmax.regularity", verdict, rest, "exponents")
 
 
 def _residual(r: SoftmaxResult) -> Finding:
@@ -146,8 +143,7 @@ def _residual(r: SoftmaxResult) -> Finding:
         found = (
             f"no head has an exponent above 0; the median exponent of the residual is {r.median('alpha_residual'):.2f}"
         )
-    opening = verdict.opening("the residual is twice as regular as the head", "the residual is not twice as regular")
-    return Finding(f"{opening}: {found}.", "exponents", verdict, "softmax.residual")
+    return on_claim("softmax.residual", verdict, f": {found}.", "exponents")
 
 
 def _size(change: Interval) -> Interval:
@@ -168,18 +164,17 @@ def _at_once(r: SoftmaxResult) -> Finding:
             else "uniform attention changes the model as little"
         )
         verdict = cannot_tell(what)
-    opening = verdict.opening("the model can do without any softmax", "the model cannot do without softmax")
     before = f" (loss before: {float(np.mean(r.base)):.2f})" if r.unit == "loss" else ""
     careful = (
         f" Careful: softmax of the captured scores itself changes it by {changes['own']}; capture with --dtype float32, and leave out layers with a "
         "window or a sink."
     )
-    text = (
-        f"{opening}: with all heads replaced at once the change is {changes['corollary']} {r.unit_name} with Corollary 1, "
+    rest = (
+        f": with all heads replaced at once the change is {changes['corollary']} {r.unit_name} with Corollary 1, "
         f"{changes['paraproduct']} with the paraproduct, {changes['natural']} with the paraproduct in the natural order, {changes['mean']} with "
         f"uniform attention{before}.{careful if off else ''}"
     )
-    return Finding(text, "change-all", verdict, "softmax.all_heads")
+    return on_claim("softmax.all_heads", verdict, rest, "change-all")
 
 
 def _random(r: SoftmaxResult) -> Finding:

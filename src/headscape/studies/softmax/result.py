@@ -140,15 +140,18 @@ class SoftmaxResult(Result):
                     name: np.nan if here is None else (here == said).mean()
                     for name, said in (("passes", "yes"), ("fails", "no"))
                 }
-                row["all at once"] = str(self.change_all(variant))
+                row |= self.change_all(variant).columns("all at once")
             rows.append(row)
         return pd.DataFrame(rows)
 
     def named_variants(self) -> pd.DataFrame:
-        """The same with names for people."""
-        return self.variants.assign(
-            **{"instead of softmax": [NAMES[name] for name in self.variants["instead of softmax"]]}
-        )
+        """The same with names for people, and intervals as text."""
+        names = list(self.variants["instead of softmax"])
+        frame = self.variants.assign(**{"instead of softmax": [NAMES[name] for name in names]})
+        if not self.unit:
+            return frame
+        frame = frame.drop(columns=[f"all at once_{end}" for end in ("low", "high", "n")])
+        return frame.assign(**{"all at once": [str(self.change_all(name)) for name in names]})
 
     def findings(self) -> list[Finding]:
         """The verdict first, then each depth, the assumption and the controls."""

@@ -27,7 +27,7 @@ from headscape.studies.work.folder import Folder, study_folder
 from headscape.studies.work.how import How, Work
 from headscape.studies.work.models import Loader, models_of
 from headscape.studies.work.units import reachable, run_units
-from headscape.tensor import HeadId
+from headscape.tensor import HeadId, named_heads
 
 if TYPE_CHECKING:
     from headscape.attention.models import Model
@@ -96,10 +96,10 @@ def softmax(
     integer("batches", batches, low=1)
     positive("tolerance", finite("tolerance", tolerance))
     check_seed(random_state)
-    chosen = _named(captured.heads(chosen_block), heads)
+    chosen = named_heads(captured.heads(chosen_block), heads)
     facts = {
         **{"block": chosen_block, "heads": [str(head) for head in chosen], "batches": batches, "tolerance": tolerance},
-        **{"show": [str(head) for head in _named(chosen, show)] if show else [], "seed": random_state},
+        **{"show": [str(head) for head in named_heads(chosen, show)] if show else [], "seed": random_state},
         "questionnaire": _settings(questionnaire or Questionnaire()),
     }
     for layer in _layers(captured, 0, chosen):
@@ -142,7 +142,7 @@ def head_maps(
     """
     captured = open_capture(source)
     wanted = HeadId.parse(head) if isinstance(head, str) else head
-    (layer,) = _layers(captured, batch, _named(captured.heads(wanted.block), [wanted]))
+    (layer,) = _layers(captured, batch, named_heads(captured.heads(wanted.block), [wanted]))
     scores, present = layer.load()
     g = log_attention(scores[0], present)
     return _figure_maps(Head(g, present, organize(g, present, (questionnaire or Questionnaire()).get_params())))
@@ -155,19 +155,6 @@ def _figure_maps(head: Head) -> dict[str, Array]:
     maps["softmax"] = head.softmax
     out = {name: found[organized].astype(np.float32) for name, found in maps.items()}
     return out | {"original": head.softmax.astype(np.float32)} | {k: v.astype(np.int32) for k, v in orders.items()}
-
-
-def _named(known: Sequence[HeadId], heads: Sequence[HeadId | str] | None) -> list[HeadId]:
-    """The heads that were asked for, in the order of those there are; all without."""
-    if heads is None:
-        return list(known)
-    wanted = {HeadId.parse(head) if isinstance(head, str) else HeadId(*head) for head in heads}
-    if not wanted:
-        raise InputError("no heads given; name some or leave the choice out for all")
-    missing = sorted(wanted - set(known))
-    if missing:
-        raise InputError(f"head {missing[0]} was not captured or not chosen; there are {known[0]} to {known[-1]}")
-    return [head for head in known if head in wanted]
 
 
 def _settings(questionnaire: Questionnaire) -> dict[str, Any]:
@@ -313,6 +300,7 @@ def _table(heads: Sequence[HeadId], values: Array, changes: Array | None, tolera
         for v, name in enumerate(HEAD_VARIANTS):
             columns |= {f"change_{name}": changes[:, v].mean(axis=0)} | _ends(f"change_{name}", changes[:, v])
     frame = pd.concat([pd.DataFrame(heads, columns=["block", "layer", "head"]), pd.DataFrame(columns)], axis=1)
+    frame["n"] = len(values)  # inputs behind every interval
     if changes is not None:
         frame["invariant"] = standing(frame, "corollary", tolerance)
     return frame

@@ -106,7 +106,11 @@ def _against_noise(r: SpectraResult) -> FigureSpec:
             for own, noise in r.beside_noise(kind)
             if noise[0] > 0
         ] or [np.zeros_like(x)]
-        series.append({"name": KIND_NAMES[kind], "x": x, "y": np.median(curves, axis=0)})
+        y, floor = np.median(curves, axis=0), r.below_rounding(kind) if r.quantized else 0.0
+        seen = x <= 1 - floor
+        series.append({"name": KIND_NAMES[kind], "x": x[seen], "y": y[seen]})
+        if floor > 1 / POINTS:
+            series.append({"name": f"{KIND_NAMES[kind]}, below rounding", "x": x[~seen], "y": y[~seen], "dash": "dot"})
     series.append({"name": "noise", "x": x[[0, -1]], "y": np.ones(2), "dash": "dot"})
     return FigureSpec(
         id="against-noise",
@@ -114,7 +118,12 @@ def _against_noise(r: SpectraResult) -> FigureSpec:
         kind="lines",
         data={"series": series},
         read="Each singular value over that of noise of the same shape and energy at the same rank, largest on the left; median over layers. "
-        "Above 1 on the left and below on the right: few directions carry the matrix.",
+        "Above 1 on the left and below on the right: few directions carry the matrix."
+        + (
+            " Dotted: below the largest value that rounding of the quantized weights alone would make."
+            if r.quantized
+            else ""
+        ),
         caveat="The smallest values of square noise are near 0, so the right end says little for square matrices.",
         alt="Lines of singular values relative to noise, by rank, for every kind of matrix.",
         x_label="rank, as a share",

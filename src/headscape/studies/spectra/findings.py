@@ -11,7 +11,8 @@ from headscape.intervals import exactly, mean_interval
 from headscape.results import Finding
 from headscape.statistics.alignment import BEYOND
 from headscape.studies.spectra.result import KIND_NAMES, Side
-from headscape.verdicts import Judgement, judge
+from headscape.studies.work.sentences import on_claim
+from headscape.verdicts import Judgement, judge, strictest
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -27,6 +28,7 @@ SURE = 0.99
 def findings(r: SpectraResult) -> list[Finding]:
     """All findings, in the order in which a reader should meet them."""
     found = [_sparser(r), _pressed(r), _above_noise(r), _outliers(r), _aligned(r), _symmetric(r)]
+    found += [_rounding(r)] if r.quantized else []
     return found + [Finding(note) for note in r.notes[:3]]
 
 
@@ -36,7 +38,7 @@ def _less_than_values(r: SpectraResult, column: str, log: bool = False) -> Judge
     for kind in ("q", "k"):
         before = r.difference(kind, "v", column, log, initial=True) if r.has_initial else 0.0
         found.append(judge(mean_interval(r.difference(kind, "v", column, log) - before), below=0.0))
-    worst = max(found, key=lambda each: ("holds", "cannot tell", "does not hold").index(each.verdict))
+    worst = strictest(*found)
     what = f"difference to W_v by layer{', minus that before training' if r.has_initial else ''}"
     return Judgement(worst.verdict, f"{what}: " + "; ".join(f"W_{k} {j.why}" for k, j in zip("qk", found, strict=True)))
 
@@ -50,25 +52,21 @@ def _means(r: SpectraResult, column: str) -> str:
 
 def _sparser(r: SpectraResult) -> Finding:
     verdict = _less_than_values(r, "evenness")
-    opening = verdict.opening("W_q and W_k are sparser than W_v", "W_q and W_k are not both sparser than W_v")
     gaps = ", ".join(f"W_{kind} - W_v {mean_interval(r.difference(kind, 'v', 'evenness'))}" for kind in "qk")
     measure = "Evenness (1 is noise, lower means that fewer directions carry the matrix)"
-    text = f"{opening}. {measure}: {_means(r, 'evenness')}. Paired by layer: {gaps}."
-    return Finding(text, "evenness", verdict, "spectra.sparser")
+    rest = f". {measure}: {_means(r, 'evenness')}. Paired by layer: {gaps}."
+    return on_claim("spectra.sparser", verdict, rest, "evenness")
 
 
 def _pressed(r: SpectraResult) -> Finding:
     verdict = _less_than_values(r, "energy", log=True)
-    opening = verdict.opening(
-        "training lowers the energy of W_q and W_k", "training does not lower the energy of W_q and W_k"
-    )
     ratios = [float(np.exp(r.difference(kind, "v", "energy", log=True).mean())) for kind in "qk"]
-    text = (
-        f"{opening} relative to W_v. Energy over that of Xavier's initialization: {_means(r, 'energy')}; the thesis found a tenth to a "
+    rest = (
+        f" relative to W_v. Energy over that of Xavier's initialization: {_means(r, 'energy')}; the thesis found a tenth to a "
         f"twentieth for W_q and W_k, and W_v unchanged. Per layer W_q has {ratios[0]:.2f} times the energy of W_v, W_k {ratios[1]:.2f} times "
         "(geometric means)."
     )
-    return Finding(text, "energy", verdict, "spectra.energy")
+    return on_claim("spectra.energy", verdict, rest, "energy")
 
 
 def _above_noise(r: SpectraResult) -> Finding:
@@ -95,6 +93,17 @@ def _outliers(r: SpectraResult) -> Finding:
     return Finding(text, "outside")
 
 
+def _rounding(r: SpectraResult) -> Finding:
+    """What 4-bit weights cannot say."""
+    below = ", ".join(f"{KIND_NAMES[kind]} {r.below_rounding(kind):.0%}" for kind in r.kinds)
+    text = (
+        f"The smallest singular values are rounding: the weights were stored as {r.quantized}, which makes "
+        f"{r.matrices['rounding'].median():.1%} of the energy of a matrix (median), and below the largest singular value of that rounding "
+        f"alone lie, of the values of {below}."
+    )
+    return Finding(text, "against-noise")
+
+
 def _share(r: SpectraResult, kind: str, side: Side) -> str:
     share = r.share_outside(kind, side)
     first = f" ({r.share_outside(kind, side, initial=True):.1%})" if r.has_initial else ""
@@ -112,21 +121,17 @@ def _aligned(r: SpectraResult) -> Finding:
     verdict = judge(
         exactly(_beyond(z)), above=most, control=f"the most that random rotations make in {SURE:.0%} of cases"
     )
-    opening = verdict.opening(
-        "queries and keys of a head are aligned beyond chance, where the thesis takes them for unrelated",
-        "queries and keys of a head are no more aligned than random matrices, as the thesis assumes",
-    )
     controls = [f"random rotations make {n * chance:.1f} such heads"]
     controls += [f"{_beyond(r.initial_heads['z'])} at initialization"] if r.initial_heads is not None else []
     controls += [f"{_beyond(r.heads['z_other'])} with the keys of another group"] * bool(
         r.heads["z_other"].notna().any()
     )
-    text = (
-        f"{opening}: {_beyond(z)} of {n} heads have a base alignment |z| > {BEYOND:g} ({int((z > BEYOND).sum())} align, "
+    rest = (
+        f": {_beyond(z)} of {n} heads have a base alignment |z| > {BEYOND:g} ({int((z > BEYOND).sum())} align, "
         f"{int((z < -BEYOND).sum())} oppose queries and keys); {', '.join(controls)}. The spread of z is {z.std(ddof=0):.1f}, 1 for "
         f"random matrices.{' With rotary positions this is the alignment at offset 0.' if r.rotary else ''}"
     )
-    return Finding(text, "alignment", verdict, "spectra.alignment")
+    return on_claim("spectra.alignment", verdict, rest, "alignment")
 
 
 def _symmetric(r: SpectraResult) -> Finding:

@@ -68,6 +68,16 @@ class SpectraResult(Result):
         return self.initial_matrices is not None
 
     @property
+    def quantized(self) -> str:
+        """In how few bits the weights were stored, "" where they were not."""
+        return str(self.settings.get("quantized", ""))
+
+    def below_rounding(self, kind: str) -> float:
+        """Share of the singular values of a kind below the largest that rounding of the weights alone would make."""
+        own = self.of_kind(kind)
+        return float(own["below_rounding"].sum() / np.minimum(own["rows"], own["columns"]).sum())
+
+    @property
     def kinds(self) -> list[str]:
         """The kinds of matrices there are, in the order of a layer."""
         return [kind for kind in KIND_NAMES if (self.matrices["kind"] == kind).any()]
@@ -119,6 +129,8 @@ class SpectraResult(Result):
                 "stable rank": own["stable_rank"].median(),
                 "above fit": own["above"].median(),
             }
+            if self.quantized:
+                row["below rounding"] = self.below_rounding(kind)
             for initial in (False, True)[: 1 + self.has_initial]:
                 table = self.of_kind(kind, initial)
                 found = {

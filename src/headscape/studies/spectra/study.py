@@ -85,6 +85,7 @@ def spectra(
         raise InputError(f"no query and key maps of {model.source} are understood: {why}")
     run = _run_at(Path(run), model, random_state) if isinstance(run, str | Path) else run
     facts = {"source": model.source, "dtype": model.dtype, "rotations": rotations, "seed": random_state}
+    facts["quantized"] = model.quantized
     inputs = {"model": model.fingerprint, "control": None if control is None else control.fingerprint}
     with study_folder(run, SpectraResult.study, facts, inputs, work) as folder, one_blas_thread():
         own = _units(model, parts, folder, "layer")
@@ -124,7 +125,7 @@ def _units(model: Model, parts: Sequence[Part], folder: Folder, name: str) -> Un
         layers.setdefault((part.block, part.layer), []).append(part)
     found: Units = {}
     for (block, layer), inside in layers.items():
-        path = folder.unit(f"{name}-{block}-{layer:04d}", model.fingerprint, model.dtype, block, layer)
+        path = folder.unit(f"{name}-{block}-{layer:04d}", model.fingerprint, model.dtype, model.quantized, block, layer)
         found[f"{name} {block}.{layer}"] = (path, model, inside)
     return found
 
@@ -139,6 +140,7 @@ def _measure(path: Path, model: Model, parts: Sequence[Part]) -> None:
     for i, part in enumerate(parts):
         matrix = read(model, part)
         shapes.append(list(matrix.shape))
+        arrays[f"rounding/{i}"] = np.array(laws.rounding_variance(matrix) if model.quantized else 0.0)
         arrays[f"values/{i}"] = laws.singular_values(matrix)
         if part.kind in PER_HEAD:
             weights[part.kind] = part.by_head(matrix).astype(np.float64)
@@ -168,12 +170,20 @@ def _tables(units: Units) -> tuple[pd.DataFrame, pd.DataFrame, dict[str, Array]]
         for i, (part, (m, n)) in enumerate(zip(parts, json.loads(metadata["shapes"]), strict=True)):
             values[f"matrix/{len(matrices):04d}"] = arrays[f"values/{i}"]
             facts = {"kind": part.kind, "module": part.module, "heads": part.n_heads}
-            matrices.append(place | facts | laws.describe_spectrum(arrays[f"values/{i}"], (m, n)))
+            facts |= laws.describe_spectrum(arrays[f"values/{i}"], (m, n))
+            matrices.append(place | facts | _rounding(arrays[f"values/{i}"], (m, n), float(arrays[f"rounding/{i}"])))
             if part.kind in PER_HEAD:
                 values[f"head/{part.kind}/{part.block}.{part.layer}"] = arrays[f"heads/{part.kind}"]
             if part.kind == "q":
                 heads += [place | {"head": h} | _head(arrays, h, n) for h in range(part.n_heads)]
     return pd.DataFrame(matrices), pd.DataFrame(heads), values
+
+
+def _rounding(values: Array, shape: tuple[int, int], variance: float) -> dict[str, float]:
+    """The share of the energy that rounding of the weights makes, its largest singular value, and values below that."""
+    edge = laws.MarchenkoPastur(*shape, variance).edges[1] ** 0.5
+    share = variance * shape[0] * shape[1] / float((values**2).sum()) if variance else 0.0
+    return {"rounding": share, "rounding_edge": edge, "below_rounding": int((values < edge).sum())}
 
 
 def _head(arrays: Mapping[str, Array], h: int, width: int) -> dict[str, float]:

@@ -10,7 +10,8 @@ from headscape.collapse.bounds import CONDITION
 from headscape.intervals import Interval, exactly, jackknife, mean_interval
 from headscape.results import Finding
 from headscape.studies.table1.result import PRINTED
-from headscape.verdicts import Judgement, judge
+from headscape.studies.work.sentences import on_claim
+from headscape.verdicts import Judgement, judge, strictest
 
 if TYPE_CHECKING:
     from headscape.studies.table1.result import Table1Result
@@ -28,11 +29,6 @@ def findings(r: Table1Result) -> list[Finding]:
     return [_reproduced(r), _work(r), _alone(r), _second_column(r), _bounds(r)]
 
 
-def _strictest(judgements: list[Judgement]) -> Judgement:
-    """The first that does not hold; the last if all do."""
-    return next((one for one in judgements if one.verdict != "holds"), judgements[-1])
-
-
 def _away(r: Table1Result, setting: str, variant: str, printed: tuple[float, ...]) -> list[Interval]:
     """Decades between the mean residual over seeds and the printed one, by depth."""
     columns = zip(r.column(setting, variant).T, printed, strict=False)
@@ -45,28 +41,23 @@ def _as_printed(away: list[Interval]) -> Judgement:
     for n, span in enumerate(away, start=1):
         control = f"decades from the printed value at depth {n}"
         found += [judge(span, below=LIKE, control=control), judge(span, above=-LIKE, control=control)]
-    return _strictest(found)
+    return strictest(*found)
 
 
 def _reproduced(r: Table1Result) -> Finding:
     n = min(COMPARED, r.depth)
     values, printed = r.column(r.names[0], r.variants[0])[:, :n], PRINTED["self-attention"][:n]
     verdict = _as_printed(_away(r, r.names[0], r.variants[0], printed))
-    opening = {
-        "holds": "collapses as printed, to the order of magnitude",
-        "does not hold": "does not collapse as printed",
-        "cannot tell": "collapses; whether to the printed order of magnitude cannot be told",
-    }[verdict.verdict]
     parts = [
         f"{v.mean():.2g} (seeds {v.min():.1g} to {v.max():.1g}; printed {printed[k]:.2g})"
         for k, v in enumerate(values.T)
     ]
-    text = (
-        f"Self-attention without a skip ({r.names[0]}) {opening}: at depth 1 to {n} the relative residual is "
+    rest = (
+        f" ({r.names[0]}): at depth 1 to {n} the relative residual is "
         f"{', '.join(parts)}, mean over {len(values)} seeds of {r.settings['images']} images. From depth 4 on the printed "
         "column stays at 1.8e-6, which is round-off; in float64 it keeps falling."
     )
-    return Finding(text, "table1", verdict, "table1.self_attention")
+    return on_claim("table1.self_attention", verdict, rest, "table1")
 
 
 def _work(r: Table1Result) -> Finding:
@@ -80,16 +71,10 @@ def _work(r: Table1Result) -> Finding:
         texts.append(
             f"{setting}: the skip moves the residual by {moved[0]} decades, the hidden state beside it by {moved[1]}"
         )
-    verdict = _strictest(verdicts)
-    opening = {
-        "holds": "The hidden state prevents collapse, not the skip",
-        "does not hold": "The skip prevents collapse, not the hidden state",
-        "cannot tell": "Whether the skip or the hidden state prevents collapse cannot be told",
-    }[verdict.verdict]
-    if len({one.verdict for one in verdicts}) > 1:
-        opening = "Whether the skip or the hidden state prevents collapse differs between settings"
-    text = f"{opening} (the paper credits the hidden state). At depth {r.depth}, {'; '.join(texts)}."
-    return Finding(text, "cells-0", verdict, "table1.work")
+    verdict = strictest(*verdicts)
+    differ = " This differs between settings." if len({one.verdict for one in verdicts}) > 1 else ""
+    rest = f" (the paper credits the hidden state). At depth {r.depth}, {'; '.join(texts)}.{differ}"
+    return on_claim("table1.work", verdict, rest, "cells-0")
 
 
 def _alone(r: Table1Result) -> Finding:
@@ -99,13 +84,8 @@ def _alone(r: Table1Result) -> Finding:
         gain, end = mean_interval(hidden - without), r.column(setting, r.variants[1])[:, -1].mean()
         verdicts.append(judge(gain, above=0.0, control=f"a' = 0, paired by seed, {setting}"))
         parts.append(f"{setting}: {gain} decades higher at depth {depth}, and {end:.1g} at depth {r.depth}")
-    verdict = _strictest(verdicts)
-    opening = {
-        "holds": "the hidden state slows the collapse and does not stop it",
-        "does not hold": "the hidden state does not slow the collapse",
-        "cannot tell": "whether the hidden state slows the collapse cannot be told",
-    }[verdict.verdict]
-    return Finding(f"Without a skip {opening} ({'; '.join(parts)}).", "cells-0", verdict, "table1.slower")
+    verdict = strictest(*verdicts)
+    return on_claim("table1.slower", verdict, f" ({'; '.join(parts)}).", "cells-0")
 
 
 def _second_column(r: Table1Result) -> Finding:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import hashlib
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -17,8 +18,10 @@ from torch.nn import functional as F
 from headscape.attention.inputs import read_texts, sample_text
 from headscape.errors import InputError
 from headscape.hopfield.networks import NetworkConfig
+from headscape.records import load_record
+from headscape.studies.train.augment import augmented
 
-__all__ = ["PARTS", "Data", "ImageData", "TextData", "check_source", "image_data", "text_data"]
+__all__ = ["PARTS", "Data", "ImageData", "TextData", "check_source", "image_data", "stored_data", "text_data"]
 
 PARTS = ("train", "valid", "test")
 SHARES = (0.8, 0.1)  # of a text, from its start, to train and to validate on; the rest is the test
@@ -73,17 +76,12 @@ class ImageData:
     deviation: float
     about: dict[str, Any]
 
-    def batch(self, generator: torch.Generator, size: int, config: NetworkConfig) -> tuple[Tensor, Tensor]:
-        """Random training images, half of them flipped, each shifted by up to one pixel."""
+    def batch(
+        self, generator: torch.Generator, size: int, config: NetworkConfig, augment: str = "light"
+    ) -> tuple[Tensor, Tensor]:
+        """Random training images, changed as `augment` says (`augmented`)."""
         index = torch.randint(0, len(self.labels["train"]), (size,), generator=generator).numpy()
-        x, labels = self._prepared("train", index)
-        flip = torch.rand(size, generator=generator) < 0.5
-        x = torch.where(flip[:, None, None, None], x.flip(-1), x)
-        height, width = x.shape[-2:]
-        dy, dx = torch.randint(0, 3, (2, size), generator=generator)
-        rows, columns = dy[:, None] + torch.arange(height), dx[:, None] + torch.arange(width)
-        padded = F.pad(x, (1, 1, 1, 1), mode="replicate").permute(0, 2, 3, 1)
-        x = padded[torch.arange(size)[:, None, None], rows[:, :, None], columns[:, None, :]].permute(0, 3, 1, 2)
+        x, labels = augmented(*self._prepared("train", index), augment, self.outputs, generator)
         return _sized(x, config), labels
 
     def examples(self, part: str, n: int, config: NetworkConfig, size: int = 100) -> list[tuple[Tensor, Tensor]]:
@@ -100,6 +98,16 @@ class ImageData:
 
 
 Data = TextData | ImageData
+
+
+def stored_data(data: Data | Path, config: NetworkConfig) -> Data:
+    """What a unit of work is given: the data, or a folder of `save_record`."""
+    return data if not isinstance(data, Path) else _read(data, ImageData if config.kind == "vit" else TextData)
+
+
+@lru_cache(maxsize=1)
+def _read(folder: Path, kind: type[Data]) -> Data:
+    return load_record(kind, folder)
 
 
 def check_source(config: NetworkConfig, text: str | Path | None, images: str | Path | None) -> None:

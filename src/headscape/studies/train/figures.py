@@ -9,9 +9,10 @@ import numpy as np
 import pandas as pd
 
 from headscape.collapse.similarity import points_of, shown_layers
-from headscape.hopfield.networks import ARMS
+from headscape.hopfield.networks import LEARNED_START, base_arm
 from headscape.intervals import mean_interval
 from headscape.results import FigureSpec, table_figure
+from headscape.studies.work.series import line
 
 if TYPE_CHECKING:
     from headscape.studies.train.result import TrainResult
@@ -22,31 +23,35 @@ TITLE = "Kinds of attention, trained alike"
 
 
 def figures(r: TrainResult) -> list[FigureSpec]:
-    """Table, differences, loss curves, learning rates, similarity of tokens."""
+    """Table, differences, loss curves, learning rates; tokens and attention by layer."""
     found = [_table(r)]
     if "standard" in r.arms and len(r.arms) > 1:
         found.append(_differences(r))
-    found += [_curves(r), _rates(r), _similarity(r)]
+    found += [_curves(r), *([_rates(r)] if len(r.settings["rates"]) > 1 else [])]
+    found += [_by_layer(r, name) for name in BY_LAYER] + [_entropies(r)]
+    found += [_learned(r)] if r.heads["alpha"].notna().any() else []
     return [*found, _violins(r)] if {"standard", "both"} <= set(r.arms) else found
 
 
 def shown_table(r: TrainResult) -> pd.DataFrame:
-    """One row per arm, numbers with their intervals."""
+    """One row per arm, numbers with their intervals; then the baselines."""
     rows = []
     for row in r.to_frame().to_dict("records"):
         change = f"{row['change']:+.3g}{_span(row, 'change', 3)}" if "change" in row else ""
         rows.append(
             {
-                "arm": ARMS[row["arm"]].title,
+                "arm": base_arm(row["arm"]).title,
                 "learning rate": f"{row['rate']:g}",
                 "seeds": str(row["seeds"]),
                 r.unit: f"{row['score']:.4g}{_span(row, 'score', 4)}",
                 "change": "" if row["arm"] == "standard" else change,
+                "attention uniform": f"{row['uniform']:+.3g}",
+                "attention removed": f"{row['removed']:+.3g}",
                 "similarity": f"{row['similarity']:.2f}",
                 "aligned pairs": f"{row['aligned']:.1%}",
             }
         )
-    return pd.DataFrame(rows)
+    return pd.DataFrame(rows + [{"arm": name, r.unit: f"{x:.4g}"} for name, x in r.baselines.items()]).fillna("")
 
 
 def _span(row: Mapping[Any, Any], name: str, digits: int) -> str:
@@ -65,15 +70,16 @@ def _table(r: TrainResult) -> FigureSpec:
         id="arms",
         title=TITLE,
         read=f"One row per arm, a kind of attention under comparison. Mean over seeds with a 95 % interval (Student) on the "
-        f"test part; {_better(r)}. The change is from standard attention, paired by seed. Similarity: mean cosine of {r.pairs} "
-        "after the last layer, and the share at 0.99 or more.",
+        f"test part; {_better(r)}. The change is from standard attention, paired by seed; then what the score changes by when "
+        f"attention is made uniform, or its output removed. Similarity: mean cosine of {r.pairs} after the last layer, and the "
+        "share at 0.99 or more. Last the baselines: n-grams of the text, or a linear classifier.",
         caveat="Small networks and few steps: what holds here need not hold at the paper's sizes.",
         alt="Table of test scores by arm.",
     )
 
 
 def _differences(r: TrainResult) -> FigureSpec:
-    changes = {ARMS[arm].title: r.difference(arm) for arm in r.arms if arm != "standard"}
+    changes = {base_arm(arm).title: r.difference(arm) for arm in r.arms if arm != "standard"}
     ends = {name: [getattr(c, name) for c in changes.values()] for name in ("low", "high")}
     return FigureSpec(
         id="scores",
@@ -97,7 +103,7 @@ def _curves(r: TrainResult) -> FigureSpec:
         rows = r.curves[(r.curves["arm"] == arm) & (r.curves["rate"] == r.rate(arm))]
         found = rows.groupby("step")["valid"].agg(["mean", "min", "max"])
         y, low, high = (found[name].to_numpy() for name in ("mean", "min", "max"))
-        series.append({"name": ARMS[arm].title, "x": found.index.to_numpy(), "y": y, "low": low, "high": high})
+        series.append({"name": base_arm(arm).title, "x": found.index.to_numpy(), "y": y, "low": low, "high": high})
     return _lines(
         series,
         id="curves",
@@ -115,20 +121,26 @@ def _rates(r: TrainResult) -> FigureSpec:
     series: list[dict[str, Any]] = []
     seeds, several = r.settings["seeds"], r.settings["finalists"] > 1 and len(r.settings["seeds"]) > 1
     for arm in r.arms:
-        losses = r.trials[r.trials["arm"] == arm].pivot(index="rate", columns="seed", values="valid_loss").sort_index()
-        first, whole = losses[seeds[0]], losses.dropna().mean(axis=1)
-        name, x = ARMS[arm].title, first.index.to_numpy()
+        runs = r.trials[r.trials["arm"] == arm]
+        if base_arm(arm).stretch != 1:
+            continue  # it takes the rate of another arm
+        tries = runs[~runs["kept"]] if not runs["kept"].all() else runs[runs["seed"] == seeds[0]]
+        first = tries.set_index("rate")["valid_loss"].sort_index()
+        losses = runs[runs["kept"]].pivot(index="rate", columns="seed", values="valid_loss")
+        whole = losses.dropna().mean(axis=1)
+        name, x = base_arm(arm).title, first.index.to_numpy()
         if several:
             series.append({"name": f"{name}, all seeds", "x": whole.index.to_numpy(), "y": whole.to_numpy()})
             name += ", first seed"
         series.append({"name": name, "x": x, "y": first.to_numpy(), "dash": "dot" if several else None})
-    first_only = "Validation loss of the first seed at each rate tried; each arm takes its lowest."
+    short = f"runs of {r.settings['search_steps']} steps with the first seed"
+    first_only = f"Validation loss at each rate tried, in {short}; each arm takes its lowest."
     finals = f"the best {r.settings['finalists']} rates of each arm were run with all {len(seeds)} seeds"
     return _lines(
         series,
         id="rates",
         title="How the learning rates were chosen",
-        read=f"Validation loss at each rate tried. By the first seed (dotted) {finals}; each arm takes the lowest mean (solid)."
+        read=f"Validation loss at each rate tried. By {short} (dotted) {finals}; each arm takes the lowest mean (solid)."
         if several
         else first_only,
         caveat="Arms whose curves are flat could as well have taken the neighbour."
@@ -141,34 +153,84 @@ def _rates(r: TrainResult) -> FigureSpec:
     )
 
 
-def _similarity(r: TrainResult) -> FigureSpec:
+BY_LAYER = {
+    "similarity": ("Similarity of tokens by layer", "mean cosine of pairs", "Near 1 all tokens point the same way."),
+    "residual": ("Relative residual by layer", "||X - mean row|| / ||X||", "0 when all tokens are equal."),
+    "rank": ("Effective rank by layer", "exp entropy of singular values", "1 when all tokens are multiples of one."),
+}
+"""Measures of the tokens: title, axis, how to read it."""
+
+
+def _by_layer(r: TrainResult, name: str) -> FigureSpec:
+    title, axis, meaning = BY_LAYER[name]
     series = []
     for arm in r.arms:
-        by_layer = r.similarity[r.similarity["arm"] == arm].groupby("layer")["mean"]
+        by_layer = r.last[r.last["arm"] == arm].groupby("layer")[name]
         spans = {layer: mean_interval(values) for layer, values in by_layer}
-        line = {"name": ARMS[arm].title, "x": np.array(list(spans)), "y": [s.value for s in spans.values()]}
-        known = all(s.known for s in spans.values())
-        ends = {end: [getattr(s, end) for s in spans.values()] for end in ("low", "high")}
-        series.append(line | (ends if known else {}))
+        series.append(line(base_arm(arm).title, np.array(list(spans)), list(spans.values())))
     return _lines(
         series,
-        id="similarity",
-        title="Similarity of tokens by layer",
-        read=f"Mean cosine of {r.pairs} of a sequence after each layer (0: before the first), mean over seeds with its "
-        "interval. Near 1 all tokens point the same way.",
-        caveat="A common offset of all tokens makes cosines high without any loss of rank.",
-        alt="Lines of mean token similarity over layers, one per arm.",
+        id=name,
+        title=title,
+        read=f"After each layer (0: before the first), mean over seeds with its interval, at the end of training. {meaning}"
+        + (f" Over {r.pairs} of a sequence." if name == "similarity" else ""),
+        caveat="A common offset of all tokens makes cosines high without any loss of rank."
+        if name == "similarity"
+        else "Of trained networks that differ in more than their attention's tokens.",
+        alt=f"Lines of {title.lower()}, one per arm.",
         x_label="layer",
-        y_label="mean cosine",
+        y_label=axis,
+    )
+
+
+def _entropies(r: TrainResult) -> FigureSpec:
+    groups = []
+    for layer in shown_layers(int(r.heads["layer"].max()) + 1):
+        for arm in [a for a in r.arms if base_arm(a).stretch == 1][:2]:
+            last = r.heads[(r.heads["arm"] == arm) & (r.heads["layer"] == layer)]
+            values = last[last["step"] == last["step"].max()]["entropy"].to_numpy()
+            side = "left" if arm == r.arms[0] else "right"
+            groups.append({"name": f"layer {layer + 1}", "values": values, "side": side, "label": base_arm(arm).title})
+    return FigureSpec(
+        id="entropy",
+        title="Entropy of attention, head by head",
+        kind="violins",
+        data={"groups": groups},
+        read="Mean entropy of each head's rows over the logarithm of their number of keys, all seeds together: 1 is uniform, 0 "
+        "a single key. The first two arms, left and right.",
+        caveat="Few heads per layer: a violin of few points is smooth only by drawing.",
+        alt="Violins of attention entropy by layer.",
+        y_label="entropy / log keys",
+        paper="figures 13 to 20",
+    )
+
+
+def _learned(r: TrainResult) -> FigureSpec:
+    rows = r.heads[r.heads["alpha"].notna()]
+    series = []
+    for _, of_layer in rows.groupby("layer"):
+        by_step = {step: mean_interval(values) for step, values in of_layer.groupby("step")["alpha"]}
+        series.append(line(f"layer {of_layer['layer'].iloc[0] + 1}", np.array(list(by_step)), list(by_step.values())))
+    return _lines(
+        series,
+        id="learned",
+        title="What a' becomes where it is learned",
+        read=f"Mean over heads and seeds with its interval; every head starts at {LEARNED_START}.",
+        caveat="Heads of a layer are not independent: the interval is only a guide.",
+        alt="Lines of learned a' over training steps, one per layer.",
+        x_label="step",
+        y_label="a'",
     )
 
 
 def _violins(r: TrainResult) -> FigureSpec:
     groups = []
-    for layer in shown_layers(int(r.similarity["layer"].max()) + 1):
+    last = r.last
+    for layer in shown_layers(int(last["layer"].max()) + 1):
         for arm, side in (("standard", "left"), ("both", "right")):
-            here = ((r.similarity["arm"] == arm) & (r.similarity["layer"] == layer)).to_numpy()
-            groups.append({"name": f"layer {layer}", "values": points_of(r.counts[here].sum(axis=0)), "side": side})
+            here = ((last["arm"] == arm) & (last["layer"] == layer)).to_numpy()
+            values = points_of(r.counts[here].sum(axis=0))
+            groups.append({"name": f"layer {layer}", "values": values, "side": side, "label": base_arm(arm).title})
     return FigureSpec(
         id="violins",
         title="Pairs of tokens: standard (left), Hopfield (right)",

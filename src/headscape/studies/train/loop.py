@@ -1,17 +1,19 @@
 """One training run, the unit of work of the study: optimize, evaluate, keep the best weights, resume after a kill.
 
-Beside its log (PATH.json, written last) a run keeps the weights of its best validation loss (PATH.safetensors) and,
-while it runs, a checkpoint (PATH.checkpoint). A step depends only on the seed and its number, so a run that resumes
-from a checkpoint gives the bytes of one that was never stopped.
+Beside its log (PATH.json, written last) a run keeps the weights of its best validation loss (PATH.safetensors), those
+of every evaluation (PATH-stepN.safetensors) and, while it runs, a checkpoint of weights and optimizer, written every
+two minutes (PATH.checkpoint). A step depends only on the seed and its number, so a run that resumes from a checkpoint
+gives the bytes of one that was never stopped.
 """
 
 from __future__ import annotations
 
 import json
 import math
+import time
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 from dataclasses import asdict, dataclass
-from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -23,13 +25,16 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from headscape.attention.threads import torch_threads
-from headscape.collapse.similarity import ALIKE, histogram, token_similarities
 from headscape.hopfield.networks import Attention, NetworkConfig, Transformer
-from headscape.records import load_record
 from headscape.storage import replacing, write_json
-from headscape.studies.train.data import Data, ImageData, TextData
+from headscape.studies.train.data import Data, ImageData, stored_data
+from headscape.studies.train.measures import LESIONS, by_layer, lesioned
 
-__all__ = ["Plan", "Trial", "run_trial", "token_similarity"]
+__all__ = ["Plan", "Trial", "run_trial", "trained_network"]
+
+SAVE_SECONDS = 120.0
+MEASURED_BATCHES = 2
+AUTOCAST = {"bfloat16": torch.bfloat16, "float16": torch.float16}
 
 
 @dataclass(frozen=True)
@@ -41,28 +46,41 @@ class Plan:
     batch: int
     warmup: int
     weight_decay: float
-    floor: float = 0.0
+    floor: float = 0.0  # learning rate at the end of the cosine, and while cooling down
+    warmup_rate: float = 0.0  # learning rate at the start of the warm-up
+    cooldown: int = 0  # last steps, at the floor
     label_smoothing: float = 0.0
     evaluations: int = 10
     patience: int = 0  # evaluations without a better validation loss before a run stops; 0 never stops
     eval_batches: int = 32
     test_batches: int = 64
     clip: float = 1.0
+    augment: str = "light"
+    accumulate: int = 1  # parts of a batch that are run one after the other
+    autocast: str = ""  # number type of the forward pass: bfloat16, float16; empty: as the weights
+    device: str = "cpu"
+    ramp: int = 0  # steps in which a' is raised from 0, in a model that was trained without
 
 
 @dataclass(frozen=True)
 class Trial:
-    """One run: an arm, its attention, a peak learning rate, a seed."""
+    """One run: an arm, its attention, a peak learning rate, a seed; other steps than the plan's, if not 0.
+
+    A trial that is not `kept` only serves to choose a learning rate: its weights are not measured.
+    """
 
     arm: str
     attention: Attention
     rate: float
     seed: int
+    steps: int = 0
+    kept: bool = True
 
     @property
     def name(self) -> str:
         """The name of its files."""
-        return f"{self.arm}-rate{self.rate:g}-seed{self.seed}"
+        arm = self.arm.replace(" ", "_")
+        return f"{arm}-rate{self.rate:g}-seed{self.seed}" + ("" if self.kept else "-search")
 
 
 def run_trial(
@@ -70,51 +88,66 @@ def run_trial(
 ) -> None:
     """Train one network, or finish training it, and write its log to `path`.
 
-    The log holds the loss curve, validation and test loss, and token similarity by layer. A run whose loss is no longer
-    finite ends there, and its log says so. `data` may be a folder of `save_record`. `tick` is called after every
-    evaluation.
+    The log holds the loss curve, validation and test loss, what the network loses without attention, and what
+    `by_layer` measures at every evaluation. A run whose loss is no longer finite ends there, and its log says so.
+    `data` may be a folder of `save_record`. `tick` is called after every evaluation.
     """
-    if isinstance(data, Path):
-        data = _stored(data, ImageData if plan.network.kind == "vit" else TextData)
     with torch_threads(threads):
-        _Run(path, plan, data, trial).train(tick or (lambda: None))
+        _Run(path, plan, stored_data(data, plan.network), trial).train(tick or (lambda: None))
 
 
-@lru_cache(maxsize=1)
-def _stored(folder: Path, kind: type[Data]) -> Data:
-    return load_record(kind, folder)
+def trained_network(config: NetworkConfig, attention: Attention, weights: Path) -> Transformer:
+    """The network of a run, with the weights of one of its files."""
+    network = Transformer(config, attention)
+    network.load_state_dict(_whole(network, load_file(weights)))
+    return network.eval()
+
+
+def _whole(network: Transformer, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
+    """A stored state with the weight that embedding and head share, which is stored once."""
+    return tensors | ({} if network.config.kind == "vit" else {"head.weight": tensors["embedding.weight"]})
 
 
 class _Run:
     def __init__(self, path: Path, plan: Plan, data: Data, trial: Trial) -> None:
         self.plan, self.data, self.trial, self.log = plan, data, trial, path
+        self.steps = trial.steps or plan.steps
         self.weights, self.checkpoint = path.with_suffix(".safetensors"), path.with_suffix(".checkpoint")
         with torch.random.fork_rng([]):
             torch.manual_seed(trial.seed)  # the same first weights for every arm and rate of a seed
-            self.network = Transformer(plan.network, trial.attention)
+            self.network = Transformer(plan.network, trial.attention).to(plan.device)
         decayed = [p for p in self.network.parameters() if p.dim() > 1]
         rest = [p for p in self.network.parameters() if p.dim() <= 1]
         groups: list[dict[str, Any]] = [{"params": decayed}, {"params": rest, "weight_decay": 0.0}]
-        self.optimizer = torch.optim.AdamW(groups, lr=trial.rate, betas=(0.9, 0.98), weight_decay=plan.weight_decay)
+        self.optimizer = torch.optim.AdamW(
+            groups, lr=trial.rate, betas=(0.9, 0.98), weight_decay=plan.weight_decay, fused=True
+        )
+        self.scaler = torch.amp.GradScaler(plan.device, enabled=plan.autocast == "float16")
         self.memory: list[Tensor] | None = None
         self.step, self.best, self.stale = 0, math.inf, 0
         self.curve: list[dict[str, float]] = []
         self.losses: list[float] = []
+        self.layers: list[dict[str, Any]] = []
 
     def train(self, tick: Callable[[], None]) -> None:
         plan = self.plan
         self._resume()
         for _ in self.curve:
             tick()
-        marks = {round(plan.steps * (k + 1) / plan.evaluations) for k in range(plan.evaluations)}
+        marks = {round(self.steps * (k + 1) / plan.evaluations) for k in range(plan.evaluations)}
+        saved = time.monotonic()
         with torch.random.fork_rng([]):
-            while self.step < plan.steps and not self._stopped():
+            while self.step < self.steps and not self._stopped():
                 self._one_step()
                 if not math.isfinite(self.losses[-1]):
                     return self._finish(diverged=True)
-                if self.step in marks:
+                marked = self.step in marks
+                if marked:
                     self._evaluate()
+                if marked or time.monotonic() - saved > SAVE_SECONDS:
                     self._save_checkpoint()
+                    saved = time.monotonic()
+                if marked:
                     tick()
         return self._finish()
 
@@ -126,29 +159,46 @@ class _Run:
         for group in self.optimizer.param_groups:
             group["lr"] = self._rate(self.step)
         x, wanted = self._batch(generator)
-        out = self.network(x, self.memory)
-        self.memory = out.memory or None
-        loss = _loss(out.logits, wanted, plan.label_smoothing)
         self.optimizer.zero_grad()
-        loss.backward()  # type: ignore[no-untyped-call]
+        before = [list(each) for each in zip(*[m.chunk(plan.accumulate) for m in self.memory or []], strict=True)]
+        after: list[list[Tensor]] = []
+        total = 0.0
+        for i, (part, goal) in enumerate(zip(x.chunk(plan.accumulate), wanted.chunk(plan.accumulate), strict=True)):
+            with self._autocast():
+                out = self.network(part, before[i] if before else None)
+                loss = _loss(out.logits, goal, plan.label_smoothing) * (len(part) / len(x))
+            self.scaler.scale(loss).backward()  # type: ignore[no-untyped-call]
+            after.append(out.memory)
+            total += loss.item()
+        self.memory = [torch.cat(each) for each in zip(*after, strict=True)] or None
+        self.scaler.unscale_(self.optimizer)
         torch.nn.utils.clip_grad_norm_(self.network.parameters(), plan.clip)
-        self.optimizer.step()
-        self.losses.append(loss.item())
+        self.scaler.step(self.optimizer)
+        self.scaler.update()
+        self.losses.append(total)
         self.step += 1
 
+    def _autocast(self) -> AbstractContextManager[None]:
+        dtype = AUTOCAST.get(self.plan.autocast)
+        return torch.autocast(self.plan.device.split(":")[0], dtype, enabled=dtype is not None)
+
     def _rate(self, step: int) -> float:
-        """Linear warm-up, then a cosine down to the floor."""
+        """Linear warm-up, a cosine down to the floor, and the cool-down there."""
         plan, peak = self.plan, self.trial.rate
         if step < plan.warmup:
-            return peak * (step + 1) / plan.warmup
-        share = (step - plan.warmup) / max(1, plan.steps - plan.warmup)
-        return plan.floor + (peak - plan.floor) * 0.5 * (1 + math.cos(math.pi * share))
+            return plan.warmup_rate + (peak - plan.warmup_rate) * (step + 1) / plan.warmup
+        share = (step - plan.warmup) / max(1, self.steps - plan.warmup - plan.cooldown)
+        return plan.floor + (peak - plan.floor) * 0.5 * (1 + math.cos(math.pi * min(1.0, share)))
 
     def _batch(self, generator: torch.Generator) -> tuple[Tensor, Tensor]:
-        network, size = self.plan.network, self.plan.batch
-        if network.memory and isinstance(self.data, TextData):
-            return self.data.segment(self.step + self.trial.seed * 7919, size, network)
-        return self.data.batch(generator, size, network)
+        network, size, device = self.plan.network, self.plan.batch, self.plan.device
+        if isinstance(self.data, ImageData):
+            x, wanted = self.data.batch(generator, size, network, self.plan.augment)
+        elif network.memory:
+            x, wanted = self.data.segment(self.step + self.trial.seed * 7919, size, network)
+        else:
+            x, wanted = self.data.batch(generator, size, network)
+        return x.to(device), wanted.to(device)
 
     def _stopped(self) -> bool:
         return bool(self.plan.patience) and self.stale >= self.plan.patience
@@ -159,38 +209,50 @@ class _Run:
         self.network.eval()
         memory: list[Tensor] | None = None
         losses, right, count = 0.0, 0, 0
-        for x, wanted in self.data.examples(part, n, self.plan.network):
-            out = self.network(x, memory)
+        for x, wanted in self._examples(part, n):
+            with self._autocast():
+                out = self.network(x, memory)
             memory = out.memory or None
             losses += float(_loss(out.logits, wanted)) * wanted.numel()
             right += int((out.logits.argmax(-1) == wanted).sum())
             count += wanted.numel()
         return {"loss": losses / count, "accuracy": right / count}
 
+    def _examples(self, part: str, n: int) -> list[tuple[Tensor, Tensor]]:
+        found = self.data.examples(part, n, self.plan.network)
+        return [(x.to(self.plan.device), wanted.to(self.plan.device)) for x, wanted in found]
+
     def _evaluate(self) -> None:
         found = self.measured("valid", self.plan.eval_batches)
         since = self.losses[int(self.curve[-1]["step"]) if self.curve else 0 :]
         self.curve.append({"step": self.step, "train": float(np.mean(since)), **found})
         self.stale += 1
+        state = self.network.state_dict()
         if found["loss"] < self.best:
             self.best, self.stale = found["loss"], 0
-            self._save(self.weights, self.network.state_dict(), {"step": self.step})
+            self._save(self.weights, state, {"step": self.step})
+        if self.trial.kept:
+            inputs = [x for x, _ in self._examples("valid", MEASURED_BATCHES)]
+            self.layers.append({"step": self.step} | by_layer(self.network, inputs))
+            self._save(self.log.with_name(f"{self.log.stem}-step{self.step}.safetensors"), state, {"step": self.step})
 
     def _finish(self, diverged: bool = False) -> None:
         log: dict[str, Any] = {
-            "trial": {"arm": self.trial.arm, "rate": self.trial.rate, "seed": self.trial.seed},
+            "trial": {name: getattr(self.trial, name) for name in ("arm", "rate", "seed", "kept")},
             "attention": asdict(self.trial.attention),
-            "parameters": self.network.n_parameters,
+            "parameters": sum(p.numel() for p in self.network.parameters()),
             "steps": self.step,
             "stopped_early": self._stopped() and not diverged,
             "diverged": diverged,
             "curve": self.curve,
+            "layers": self.layers,
         }
         if not diverged:
-            self.network.load_state_dict(self._unshared(load_file(self.weights)))
+            self.network.load_state_dict(_whole(self.network, load_file(self.weights)))
             log |= {part: self.measured(part, self.plan.test_batches) for part in ("valid", "test")}
-            inputs = [x for x, _ in self.data.examples("valid", 4, self.plan.network)]
-            log["similarity"] = token_similarity(self.network, inputs)
+            for lesion in LESIONS if self.trial.kept else ():
+                with lesioned(self.network, lesion):
+                    log[lesion] = self.measured("test", self.plan.test_batches)
         write_json(self.log, log)
         self.checkpoint.unlink(missing_ok=True)
 
@@ -200,61 +262,39 @@ class _Run:
         with replacing(path) as partial:
             save_file(plain, partial, metadata={"headscape": json.dumps(facts)})
 
-    def _unshared(self, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
-        if self.plan.network.kind != "vit":
-            tensors["head.weight"] = tensors["embedding.weight"]
-        return tensors
-
     def _save_checkpoint(self) -> None:
         tensors = dict(self.network.state_dict())
-        for i, state in enumerate(self.optimizer.state_dict()["state"].values()):
+        for i, state in self.optimizer.state_dict()["state"].items():
             tensors |= {f"optimizer/{i}/{name}": value for name, value in state.items()}
         tensors |= {f"memory/{i}": m for i, m in enumerate(self.memory or [])}
-        self._save(self.checkpoint, tensors, {name: getattr(self, name) for name in _PROGRESS})
+        facts = {name: getattr(self, name) for name in _PROGRESS} | {"scaler": self.scaler.state_dict()}
+        self._save(self.checkpoint, tensors, facts)
 
     def _resume(self) -> None:
         if not self.checkpoint.is_file():
             return
         with safe_open(self.checkpoint, framework="pt") as file:
             facts = json.loads(file.metadata()["headscape"])
-        tensors = load_file(self.checkpoint)
+        tensors = load_file(self.checkpoint, device=self.plan.device)
         memory = [tensors.pop(f"memory/{i}") for i in range(sum(k.startswith("memory/") for k in tensors))]
         state: dict[int, dict[str, Tensor]] = {}
         for name in [k for k in tensors if k.startswith("optimizer/")]:
             _, i, what = name.split("/")
             state.setdefault(int(i), {})[what] = tensors.pop(name)
-        self.network.load_state_dict(self._unshared(tensors))
+        self.network.load_state_dict(_whole(self.network, tensors))
         groups = self.optimizer.state_dict()["param_groups"]
         self.optimizer.load_state_dict({"state": state, "param_groups": groups})
+        self.scaler.load_state_dict(facts["scaler"])
         self.memory = memory or None
         for name in _PROGRESS:
             setattr(self, name, facts[name])
 
 
-_PROGRESS = ("step", "best", "stale", "curve", "losses")
+_PROGRESS = ("step", "best", "stale", "curve", "losses", "layers")
 
 
 def _loss(logits: Tensor, wanted: Tensor, label_smoothing: float = 0.0) -> Tensor:
+    """Mean cross entropy; what is wanted are classes, or of images distributions over them."""
     flat = logits.reshape(-1, logits.shape[-1]).float()
-    return F.cross_entropy(flat, wanted.reshape(-1), label_smoothing=label_smoothing)
-
-
-@torch.no_grad()
-def token_similarity(network: Transformer, inputs: list[Tensor]) -> dict[str, Any]:
-    """`token_similarities` of all sequences together, before layer 1 and after each layer.
-
-    On text only pairs of different tokens count: the same byte twice is alike from the start. Lists by layer: mean,
-    share at or above `ALIKE`, and the histogram.
-    """
-    network.eval()
-    text = network.config.kind != "vit"
-    joined: list[list[Any]] = [[] for _ in range(network.config.layers + 1)]
-    for x in inputs:
-        for layer, hidden in zip(joined, network(x).hidden, strict=True):
-            layer += [token_similarities(tokens, x[i] if text else None) for i, tokens in enumerate(hidden.numpy())]
-    cosines = [np.concatenate(layer) for layer in joined]
-    return {
-        "mean": [float(c.mean()) if len(c) else math.nan for c in cosines],
-        "aligned": [float((c >= ALIKE).mean()) if len(c) else math.nan for c in cosines],
-        "counts": [histogram(c).tolist() for c in cosines],
-    }
+    goal = wanted if wanted.is_floating_point() else wanted.reshape(-1)
+    return F.cross_entropy(flat, goal, label_smoothing=label_smoothing)

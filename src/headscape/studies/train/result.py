@@ -17,18 +17,22 @@ from headscape.results import FigureSpec, Finding, Result
 __all__ = ["TrainResult"]
 
 Array = npt.NDArray[Any]
-LOSSES = ("valid_loss", "test_loss", "score")
+MEASURES = ("similarity", "aligned", "residual", "rank")
+LOSSES = ("valid_loss", "test_loss", "score", "uniform", "removed")
 
 
 @dataclass(frozen=True, eq=False)
 class TrainResult(Result):
     """The comparison of arms (kinds of attention).
 
-    `trials` has one row per run: arm, rate, seed, chosen (the rate taken for its arm), valid_loss, test_loss (nats per
-    token or image), score (bits per byte, or accuracy in percent, on the test part), steps, stopped_early, diverged.
-    `curves`: arm, rate, seed, step, train, valid. `similarity`: of chosen runs, arm, seed, layer (0 is before layer 1),
-    mean and aligned (share at .99 or more) of the cosines of pairs of tokens, on text pairs of different tokens.
-    `counts` (n, n_bin): their histograms, rows as in `similarity`.
+    `trials` has one row per run: arm, rate, seed, kept (False: it only served to choose a rate), chosen (at the rate
+    taken for its arm), valid_loss, test_loss (nats per token or image), score (bits per byte, or accuracy in percent,
+    on the test part), uniform and removed (the score without the choices of attention, and without its output), steps,
+    stopped_early, diverged. `curves`: arm, rate, seed, step, train, valid, of runs kept. Of chosen runs, at every
+    evaluation: `layers` with arm, seed, step, layer (0 is before layer 1), residual, rank, similarity, aligned (share of
+    pairs with a cosine of .99 or more; on text pairs of different tokens); `heads` with arm, seed, step, layer, head,
+    entropy, and alpha (learned a', NaN elsewhere). `counts` (n, n_bin): histograms of cosines at the last evaluation,
+    for the rows of `last`. `baselines`: scores of the n-grams, or of a linear classifier.
     """
 
     study: ClassVar[str] = "train"
@@ -36,8 +40,10 @@ class TrainResult(Result):
 
     trials: pd.DataFrame
     curves: pd.DataFrame
-    similarity: pd.DataFrame
+    layers: pd.DataFrame
+    heads: pd.DataFrame
     counts: Array
+    baselines: Mapping[str, float]
     settings: Mapping[str, Any]
     data: Mapping[str, Any]
 
@@ -46,34 +52,37 @@ class TrainResult(Result):
         cls,
         logs: Sequence[Mapping[str, Any]],
         best: Mapping[str, float],
+        baselines: Mapping[str, float],
         settings: Mapping[str, Any],
         data: Mapping[str, Any],
     ) -> Self:
-        """Put the logs of the runs together."""
-        scale = 1 / math.log(2) / float(data.get("bytes_a_token", 1.0))
+        """Put the logs of the runs together; `baselines` in nats per token, or as a share of images."""
+        images = settings["network"]["kind"] == "vit"
+        scale = 100.0 if images else 1 / math.log(2) / float(data.get("bytes_a_token", 1.0))
         runs = pd.json_normalize([dict(log) for log in logs], sep="_").rename(
             columns=lambda c: c.removeprefix("trial_")
         )
-        runs["chosen"] = runs["rate"] == runs["arm"].map(best)
-        images = settings["network"]["kind"] == "vit"
-        runs["score"] = 100 * runs["test_accuracy"] if images else scale * runs["test_loss"]
+        runs["chosen"] = runs["kept"] & (runs["rate"] == runs["arm"].map(best))
+        for name, part in {"score": "test", "uniform": "uniform", "removed": "removed"}.items():
+            column = f"{part}_{'accuracy' if images else 'loss'}"
+            runs[name] = scale * runs.get(column, math.nan)
         found = [log for log, chosen in zip(logs, runs["chosen"], strict=True) if chosen and not log["diverged"]]
-        curves = [log["trial"] | point for log in logs for point in log["curve"]]
-        layers = [
-            {"arm": log["trial"]["arm"], "seed": log["trial"]["seed"], "layer": n, "mean": mean, "aligned": aligned}
-            for log in found
-            for n, (mean, aligned) in enumerate(
-                zip(log["similarity"]["mean"], log["similarity"]["aligned"], strict=True)
-            )
-        ]
+        curves = [log["trial"] | point for log in logs if log["trial"]["kept"] for point in log["curve"]]
         return cls(
-            trials=runs[["arm", "rate", "seed", "chosen", *LOSSES, "steps", "stopped_early", "diverged"]],
-            curves=pd.DataFrame(curves).rename(columns={"loss": "valid"}).drop(columns="accuracy"),
-            similarity=pd.DataFrame(layers),
-            counts=np.concatenate([log["similarity"]["counts"] for log in found]),
+            trials=runs[["arm", "rate", "seed", "kept", "chosen", *LOSSES, "steps", "stopped_early", "diverged"]],
+            curves=pd.DataFrame(curves).rename(columns={"loss": "valid"}).drop(columns=["accuracy", "kept"]),
+            layers=pd.DataFrame([row for log in found for row in _layer_rows(log)]),
+            heads=pd.DataFrame([row for log in found for row in _head_rows(log)]),
+            counts=np.concatenate([log["layers"][-1]["counts"] for log in found]),
+            baselines={name: scale * value for name, value in baselines.items()},
             settings=dict(settings),
             data=dict(data),
         )
+
+    @property
+    def last(self) -> pd.DataFrame:
+        """The rows of `layers` at the last evaluation of each run."""
+        return self.layers[self.layers["step"] == self.layers.groupby(["arm", "seed"])["step"].transform("max")]
 
     @property
     def arms(self) -> list[str]:
@@ -99,17 +108,26 @@ class TrainResult(Result):
         """The learning rate taken for an arm."""
         return float(self.trials.loc[(self.trials["arm"] == arm) & self.trials["chosen"], "rate"].iloc[0])
 
-    def scores(self, arm: str) -> pd.Series[float]:
-        """Test score by seed, at the arm's learning rate."""
+    @property
+    def strongest(self) -> str:
+        """The baseline that a network must beat."""
+        return list(self.baselines)[-1]
+
+    def scores(self, arm: str, column: str = "score") -> pd.Series[float]:
+        """Test score by seed, at the arm's learning rate; or the score without attention (uniform, removed)."""
         rows = self.trials[(self.trials["arm"] == arm) & self.trials["chosen"] & ~self.trials["diverged"]]
-        return rows.set_index("seed")["score"]
+        return rows.set_index("seed")[column]
 
     def difference(self, arm: str, base: str = "standard") -> Interval:
         """Mean over seeds of score(arm) - score(base), same seed, with its interval."""
         return mean_interval((self.scores(arm) - self.scores(base)).dropna())
 
     def to_frame(self) -> pd.DataFrame:
-        """One row per arm: learning rate, seeds, test score and difference from standard attention, with intervals."""
+        """One row per arm: learning rate, seeds, test score and difference from standard attention, with intervals.
+
+        uniform and removed are what a network's score changes by when its attention is made uniform, or its output 0;
+        the rest is measured after the last layer.
+        """
         rows = []
         for arm in self.arms:
             score = mean_interval(self.scores(arm))
@@ -118,16 +136,20 @@ class TrainResult(Result):
             if "standard" in self.arms:
                 change = self.difference(arm)
                 row |= {"change": change.value, "change_low": change.low, "change_high": change.high}
-            last = self.similarity[self.similarity["arm"] == arm].groupby("layer")[["mean", "aligned"]].mean()
-            rows.append(row | {"similarity": float(last["mean"].iloc[-1]), "aligned": float(last["aligned"].iloc[-1])})
+            for lesion in ("uniform", "removed"):
+                row[lesion] = float((self.scores(arm, lesion) - self.scores(arm)).mean())
+            last = self.last[self.last["arm"] == arm]
+            final = last[last["layer"] == last["layer"].max()]
+            rows.append(row | {name: float(final[name].mean()) for name in MEASURES})
         return pd.DataFrame(rows)
 
     def tables(self) -> dict[str, pd.DataFrame]:
-        """The arms and all runs."""
-        return {"arms": self.to_frame(), "trials": self.trials}
+        """The arms, all runs, and what they must beat."""
+        beaten = pd.DataFrame([{"baseline": name, "score": value} for name, value in self.baselines.items()])
+        return {"arms": self.to_frame(), "trials": self.trials, "baselines": beaten}
 
     def summary(self) -> list[tuple[str, pd.DataFrame]]:
-        """The arms."""
+        """The arms, and what they must beat."""
         from headscape.studies.train.figures import TITLE, shown_table
 
         return [(TITLE, shown_table(self))]
@@ -143,3 +165,26 @@ class TrainResult(Result):
         from headscape.studies.train.figures import figures
 
         return figures(self)
+
+
+def _layer_rows(log: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """Rows of `layers` of one run."""
+    named = {name: log["trial"][name] for name in ("arm", "seed")}
+    return [
+        named | {"step": at["step"], "layer": layer} | {name: at[name][layer] for name in MEASURES}
+        for at in log["layers"]
+        for layer in range(len(at["residual"]))
+    ]
+
+
+def _head_rows(log: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """Rows of `heads` of one run."""
+    named = {name: log["trial"][name] for name in ("arm", "seed")}
+    rows = []
+    for at in log["layers"]:
+        for layer, entropies in enumerate(at["entropy"]):
+            alphas = at["alphas"][layer] if "alphas" in at else [math.nan] * len(entropies)
+            for head, (entropy, alpha) in enumerate(zip(entropies, alphas, strict=True)):
+                place = {"step": at["step"], "layer": layer, "head": head}
+                rows.append(named | place | {"entropy": entropy, "alpha": alpha})
+    return rows

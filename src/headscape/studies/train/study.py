@@ -9,18 +9,22 @@ import json
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, replace
+from itertools import product
 from pathlib import Path
-from typing import Any, Unpack
+from typing import Any, TypeVar, Unpack
 
+from headscape.attention.models import device_of
 from headscape.errors import HeadscapeError, InputError
 from headscape.fingerprints import digest
-from headscape.hopfield.layer import Init
-from headscape.hopfield.networks import ARMS, Attention, NetworkConfig, Transformer, arm
+from headscape.hopfield.networks import ARMS, Attention, NetworkConfig, Transformer, arm, base_arm
 from headscape.hopfield.presets import Preset, preset
+from headscape.hopfield.state import Init
 from headscape.records import save_record
 from headscape.runs import Run
+from headscape.studies.train.augment import check_augment
+from headscape.studies.train.baselines import run_baselines
 from headscape.studies.train.data import Data, TextData, check_source, image_data, text_data
-from headscape.studies.train.loop import Plan, Trial, run_trial
+from headscape.studies.train.loop import AUTOCAST, Plan, Trial, run_trial
 from headscape.studies.train.result import TrainResult
 from headscape.studies.work.folder import Folder, study_folder
 from headscape.studies.work.how import How, Steps, Work
@@ -29,8 +33,10 @@ from headscape.studies.work.units import run_units
 __all__ = ["train"]
 
 Log = Mapping[str, Any]
+_T = TypeVar("_T")
 IMAGE_EVALUATION = (10, 100)  # batches of 100 images at each evaluation, and at the end
 TEXT_EVALUATION = (16, 64)  # batches of 8 windows
+DEFAULT_ARMS = ("standard", "hidden", "skip", "both", "longer")
 
 
 def train(
@@ -41,27 +47,33 @@ def train(
     images: str | Path | None = None,
     tokenizer: Any = None,
     tokenizer_name: str = "bytes",
-    arms: Sequence[str] = tuple(ARMS),
+    arms: Sequence[str] = DEFAULT_ARMS,
     seeds: int = 3,
     rates: Sequence[float] | None = None,
     finalists: int = 1,
+    search_steps: int | None = None,
+    sizes: Mapping[str, Any] | None = None,
+    alpha: float | Sequence[float] = 0.5,
+    alpha_hidden: float | Sequence[float] = 0.5,
+    init: Init = "zero",
     steps: int | None = None,
     batch: int | None = None,
-    sizes: Mapping[str, Any] | None = None,
-    alpha: float = 0.5,
-    alpha_hidden: float = 0.5,
-    init: Init = "zero",
     evaluations: int = 10,
     patience: int = 0,
+    accumulate: int = 1,
+    autocast: str = "",
+    augment: str | None = None,
+    device: str = "cpu",
     random_state: int = 0,
     **how: Unpack[How],
 ) -> TrainResult:
     """Train a network with each kind of attention and compare them on a test part that was used for no choice.
 
     For each arm, every learning rate is tried with the first seed; the `finalists` of lowest validation loss are run
-    with the other seeds too, and the one whose mean validation loss over the seeds is lowest is taken. A seed means the
-    same first weights and the same batches in every arm, so arms are compared within seeds. The weights judged are
-    those of the best validation loss of a run.
+    with all seeds, and the one whose mean validation loss over the seeds is lowest is taken. A seed means the same
+    first weights and the same batches in every arm, so arms are compared within seeds. The weights judged are those of
+    the best validation loss of a run. Beside them stand what n-grams or a linear classifier reach, what each network
+    loses when its attention is made uniform or removed, and, in the arm `longer`, a gain that should be detected.
 
     Parameters
     ----------
@@ -75,16 +87,27 @@ def train(
     tokenizer
         Anything with encode and a length; None reads bytes. The vocabulary of the network follows it.
     arms
-        Of standard, hidden, skip, both.
+        Of `headscape.hopfield.networks.ARMS`.
     finalists
         How many rates of an arm are run with all seeds. One is cheap; with two, a rate that did well once by luck does
         not win.
+    search_steps
+        Steps of the runs that choose learning rates; by default as many as of the others.
     sizes
-        Changes to the preset's network: layers, heads, dim, tokens, ...
+        Changes to the preset's network: layers, heads, dim, tokens, patch, ...
     alpha, alpha_hidden, init
-        Of Modern Hopfield Attention.
+        Of Modern Hopfield Attention; of several values every combination is an arm of its own.
+    steps, batch
+        Instead of the preset's; a batch is sequences or images in a step.
+    evaluations
+        Each keeps the weights and measures the layers.
     patience
         Evaluations without a better validation loss before a run stops early; 0 never stops.
+    accumulate, autocast, device
+        Parts of a batch that are run one after the other; number type of the forward pass (bfloat16, float16); cpu,
+        cuda, mps or auto.
+    augment
+        Changes to training images: none, light, paper; as the preset says by default.
     how
         jobs (runs at a time; the numbers do not depend on them), threads (within a run, 1 by default), engine, resume,
         progress, say: see `headscape.studies.work.how.How`.
@@ -98,62 +121,96 @@ def train(
     """
     work = Work.of(**how)
     threads = 1 if work.asked_threads is None else work.asked_threads  # rounding depends on them
-    if not arms or len(set(arms)) < len(arms):
-        raise InputError(f"name each arm once, of {', '.join(ARMS)}; given were {', '.join(arms) or 'none'}")
-    least = {"seeds": 1, "threads": 1, "evaluations": 1, "finalists": 1, "patience": 0}
-    for count, value in zip(least, (seeds, threads, evaluations, finalists, patience), strict=True):
-        if value < least[count]:
-            raise InputError(f"{count} must be at least {least[count]}, not {value}")
-    attention = {a: arm(a, alpha, alpha_hidden, init) for a in arms}
+    for count, value in {"seeds": seeds, "threads": threads, "finalists": finalists}.items():
+        if value < 1:
+            raise InputError(f"{count} must be at least 1, not {value}")
+    attention = _attentions(arms, alpha, alpha_hidden, init)
     chosen = preset(name)
     network = replace(chosen.network, **dict(sizes or {}))
+    asked = {"steps": chosen.steps if steps is None else steps, "batch": chosen.batch if batch is None else batch}
+    asked |= {"evaluations": evaluations, "patience": patience, "accumulate": accumulate}
+    made = _plan(chosen, network, asked, autocast, chosen.augment if augment is None else augment, device)
     check_source(network, text, images)
     tried = tuple(dict.fromkeys(chosen.rates if rates is None else rates))
     if not tried or not all(0 < rate < 1 for rate in tried):
         raise InputError(f"learning rates must lie between 0 and 1, not {', '.join(map(str, tried)) or 'none'}")
+    if search_steps is not None and search_steps < made.evaluations:
+        raise InputError(
+            f"{search_steps} steps to choose a learning rate are too few for {made.evaluations} evaluations"
+        )
     Transformer(replace(network, outputs=1, layers=1))  # sizes that do not fit are refused before anything is read
     data: Data = (
         image_data(images, network)
         if network.kind == "vit"
         else text_data(text, tokenizer, network.tokens, tokenizer_name)
     )
-    plan = _plan(chosen, replace(network, outputs=data.outputs), steps, batch, evaluations, patience)
-    shared = asdict(plan) | {"alpha": alpha, "alpha_hidden": alpha_hidden, "init": init, "threads": threads}
+    made = replace(made, network=replace(network, outputs=data.outputs))
+    shared = asdict(made) | {"alpha": alpha, "alpha_hidden": alpha_hidden, "init": init, "threads": threads}
     settings = {
         **{"kind": "train", "name": name, **shared},
-        **{"arms": list(arms), "rates": list(tried), "seeds": [random_state + k for k in range(seeds)]},
-        "finalists": min(finalists, len(tried)),
+        **{"arms": list(attention), "rates": list(tried), "seeds": [random_state + k for k in range(seeds)]},
+        **{"finalists": min(finalists, len(tried)), "search_steps": search_steps or made.steps},
     }
     path = Path(out).absolute()
     with work.started(next(p for p in (path, *path.parents) if p.is_dir())):
-        run = Run.create(out, config={"kind": "train", "name": name, **shared}, inputs=data.about)
+        run = Run.create(
+            out, config={"kind": "train", "name": name, "network": asdict(made.network)}, inputs=data.about
+        )
         with study_folder(run, TrainResult.study, settings, {"data": data.about}, work) as folder:
-            logs, best = _compared(folder, plan, data, attention, settings, work)
+            logs, best, baselines = _compared(folder, made, data, attention, settings, work)
             about = data.about | ({"bytes_a_token": data.bytes_a_token} if isinstance(data, TextData) else {})
-            result = TrainResult.of_logs(logs, best, settings, about)
+            result = TrainResult.of_logs(logs, best, baselines, settings, about)
             folder.save(result)
     return result
 
 
+def _attentions(
+    arms: Sequence[str], alpha: float | Sequence[float], alpha_hidden: float | Sequence[float], init: Init
+) -> dict[str, Attention]:
+    """The attention of each arm; with several alphas of each combination that an arm uses, named by them."""
+    if not arms or len(set(arms)) < len(arms):
+        raise InputError(f"name each arm once, of {', '.join(ARMS)}; given were {', '.join(arms) or 'none'}")
+    visible, hidden = ([x] if isinstance(x, float | int) else list(x) for x in (alpha, alpha_hidden))
+    if not visible or not hidden:
+        raise InputError("give at least one alpha and one alpha_hidden")
+    found: dict[str, Attention] = {}
+    for name, a, b in product(arms, visible, hidden):
+        made = arm(name, a, b, init)
+        said = [f"a={a:g}"] if len(visible) > 1 and ARMS[name].scaled else []
+        said += [f"a'={b:g}"] if len(hidden) > 1 and ARMS[name].hidden else []
+        found.setdefault(" ".join([name, *said]), made)
+    return found
+
+
 def _plan(
-    chosen: Preset, network: NetworkConfig, steps: int | None, batch: int | None, evaluations: int, patience: int
+    chosen: Preset, network: NetworkConfig, counts: Mapping[str, int], autocast: str, augment: str, device: str
 ) -> Plan:
-    steps, batch = chosen.steps if steps is None else steps, chosen.batch if batch is None else batch
-    if steps < evaluations or batch < 1:
-        raise InputError(f"{steps} steps with {evaluations} evaluations and a batch of {batch} is too little")
+    for name, value in counts.items():
+        if value < (0 if name == "patience" else 1):
+            raise InputError(f"{name} must be at least {0 if name == 'patience' else 1}, not {value}")
+    steps = counts["steps"]
+    if steps < counts["evaluations"]:
+        raise InputError(f"{steps} steps are too few for {counts['evaluations']} evaluations")
+    if counts["batch"] % counts["accumulate"]:
+        raise InputError(f"a batch of {counts['batch']} cannot be run in {counts['accumulate']} equal parts")
+    if autocast and autocast not in AUTOCAST:
+        raise InputError(f"autocast is one of {', '.join(AUTOCAST)}, not {autocast!r}")
+    check_augment(augment)
     at_each, at_end = IMAGE_EVALUATION if network.kind == "vit" else TEXT_EVALUATION
     return Plan(
         network=network,
-        steps=steps,
-        batch=batch,
+        **counts,
         warmup=max(1, round(chosen.warmup * steps / chosen.steps)),
         weight_decay=chosen.weight_decay,
         floor=chosen.floor,
+        warmup_rate=chosen.warmup_rate,
+        cooldown=round(chosen.cooldown * steps / chosen.steps),
         label_smoothing=chosen.label_smoothing,
-        evaluations=evaluations,
-        patience=patience,
         eval_batches=at_each,
         test_batches=at_end,
+        augment=augment,
+        autocast=autocast,
+        device=device_of(device),
     )
 
 
@@ -178,15 +235,19 @@ class _Evaluations(Steps):
 
 def _compared(
     folder: Folder, plan: Plan, data: Data, attention: Mapping[str, Attention], settings: Mapping[str, Any], work: Work
-) -> tuple[list[Log], dict[str, float]]:
-    """Train all networks, each a unit of work; their logs, and the learning rate of each arm."""
+) -> tuple[list[Log], dict[str, float], dict[str, float]]:
+    """Train all networks, each a unit of work; their logs, the learning rate of each arm, and the baselines."""
     place = folder.units / f"data-{digest(data.about)[:12]}"  # where workers read the data
     if not (place / "result.json").is_file():
         save_record(data, place)
-    rates, (first, *others), kept, threads = (settings[key] for key in ("rates", "seeds", "finalists", "threads"))
-    n_runs = len(attention) * (len(rates) + kept * len(others))
-    steps = _Evaluations(work, n_runs, plan.evaluations)
+    rates, seeds, kept, threads = (settings[key] for key in ("rates", "seeds", "finalists", "threads"))
+    free = [a for a in attention if base_arm(a).stretch == 1 or "standard" not in attention]
+    searched = len(rates) > kept
+    n_runs = len(attention) * kept * len(seeds) + searched * len(free) * len(rates)
+    steps = _Evaluations(work, n_runs + 1, plan.evaluations)
     work.say(f"{n_runs} runs of {plan.steps} steps, kept in {folder.units}")
+    file = folder.unit("baselines", asdict(plan.network), plan.test_batches, data.about, ending="json")
+    run_units(run_baselines, {"baselines": (file, place, plan.network, plan.test_batches)}, work, steps)
 
     def trained(trials: Sequence[Trial]) -> list[Log]:
         units = {}
@@ -196,12 +257,25 @@ def _compared(
         run_units(run_trial, units, work, steps)
         return [json.loads(unit[0].read_text(encoding="utf-8")) for unit in units.values()]
 
-    logs = trained([Trial(a, kind, rate, first) for a, kind in attention.items() for rate in rates])
-    final = {a: _ranked(logs, a)[:kept] for a in attention}
-    logs += trained([Trial(a, attention[a], rate, seed) for a in attention for rate in final[a] for seed in others])
-    best = {a: _ranked([log for log in logs if log["trial"]["rate"] in final[a]], a)[0] for a in attention}
-    work.say("learning rates: " + ", ".join(f"{a} {rate:g}" for a, rate in best.items()))
-    return logs, best
+    def trial(a: str, rate: float, seed: int) -> Trial:
+        stretch = base_arm(a).stretch
+        return Trial(a, attention[a], rate, seed, 0 if stretch == 1 else round(stretch * plan.steps))
+
+    def as_standard(found: dict[str, _T]) -> dict[str, _T]:
+        """Arms that only change the number of steps take what standard attention takes."""
+        return {a: found[a if a in free else "standard"] for a in attention}
+
+    search: list[Log] = []
+    final = {a: list(rates) for a in attention}
+    if searched:
+        short = settings["search_steps"]
+        tries = [trial(a, rate, seeds[0]) for a in free for rate in rates]
+        search = trained(tries if short == plan.steps else [replace(t, steps=short, kept=False) for t in tries])
+        final = as_standard({a: _ranked(search, a)[:kept] for a in free})
+        work.say("learning rates: " + ", ".join(f"{a} {'/'.join(f'{r:g}' for r in final[a])}" for a in free))
+    logs = trained([trial(a, rate, seed) for seed in seeds for a in attention for rate in final[a]])
+    best = as_standard({a: _ranked(logs, a)[0] for a in free})
+    return [log for log in search if log not in logs] + logs, best, json.loads(file.read_text(encoding="utf-8"))
 
 
 def _ranked(logs: Sequence[Log], arm: str) -> list[float]:

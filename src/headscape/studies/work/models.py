@@ -37,16 +37,12 @@ class Loader:
         InputError
             The run was imported and has no model; the model is not there any more, or its weights are others now.
         """
-        from headscape.attention.models import load_model
-
         source = run.model_source
         if source is None:
             raise InputError(f"{run.path} was imported: there is no model; capture one for what needs it")
         if run.meta["model"].get("location") and not Path(source).exists():
             raise InputError(f"the model of {run.path} is not at {source} any more; put it back, or capture again")
-        dtype = self.weights or str(run.meta["model"].get("dtype", "float32"))
-        options = {"device": self.device, "dtype": dtype, "online": self.online, "say": self.say}
-        model = load_model(source, random_init=random_init, **options)  # type: ignore[arg-type]
+        model = self.load(source, str(run.meta["model"].get("dtype", "float32")), random_init)
         captured = run.meta["model"].get("fingerprint")
         if random_init is None and captured is not None and model.fingerprint != captured:
             raise InputError(
@@ -54,6 +50,13 @@ class Loader:
                 "capture again, or put the old one back"
             )
         return model
+
+    def load(self, source: str, dtype: str = "float32", random_init: int | None = None) -> Model:
+        """A model by name or path, in the number type that was asked for or `dtype`."""
+        from headscape.attention.models import load_model
+
+        options = {"device": self.device, "dtype": self.weights or dtype, "online": self.online, "say": self.say}
+        return load_model(source, random_init=random_init, **options)  # type: ignore[arg-type]
 
     def model_or_none(self, run: Run, without: str) -> Model | None:
         """The model of a run, or None with a line that says what is left out (`without`) and why."""

@@ -1,17 +1,18 @@
-"""How a finding opens: with what its verdict means."""
+"""How a finding that tests a claim is made: it opens with what its verdict means."""
 
 from __future__ import annotations
 
+from headscape.claims import claim
+from headscape.results import Finding
 from headscape.verdicts import Judgement
 
-__all__ = ["opening"]
+__all__ = ["on_claim"]
 
 
-def opening(judgement: Judgement, holds: str, fails: str) -> str:
-    """The statement `holds`, or `fails`, or that it cannot be told whether `holds`.
+def on_claim(id: str, judgement: Judgement, rest: str, figure: str | None = None, **names: str) -> Finding:
+    """The finding on a claim: its opening, by the verdict, then `rest`; `names` are those that the opening mentions.
 
-    >>> opening(Judgement("cannot tell", "one input"), "Maps are flat", "Maps are not flat")
-    'It cannot be told whether maps are flat'
+    >>> on_claim("organize.learnt", Judgement("holds", "rule"), ": by much.").text
+    'Training made this structure: by much.'
     """
-    asked = f"It cannot be told whether {holds[0].lower()}{holds[1:]}"
-    return {"holds": holds, "does not hold": fails, "cannot tell": asked}[judgement.verdict]
+    return Finding(claim(id).opening(judgement, **names) + rest, figure, judgement, id)

@@ -1,0 +1,137 @@
+"""Follow the heads of a network while it trains: its attention on fixed inputs, every so many steps, in run directories."""
+
+from __future__ import annotations
+
+import time
+import warnings
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from headscape.attention.capture import capture
+from headscape.attention.models import Model, wrap_module
+from headscape.checks import integer
+from headscape.errors import InputError
+
+__all__ = ["Tracker", "repeated_tokens"]
+
+
+class Tracker:
+    """Captures the attention of a model at regular steps of its training; `headscape series OUT` shows what became of it.
+
+    Call ``tracker.step(model)`` once per training step, or give ``tracker.callback()`` to the Trainer of transformers.
+    Each capture is a run directory OUT/step-00000100 on the same inputs. The model is put into evaluation for it and
+    then back as it was; random numbers are not drawn, so training goes on as if nobody had looked.
+
+    Parameters
+    ----------
+    every
+        Steps from one capture to the next.
+    inputs
+        What `hs.capture` takes: text, prompts, token ids, images, or the arguments of a module. Without it, random
+        tokens that are repeated once, which show induction heads.
+    out
+        Folder of the series, new or of the same training.
+    tokenizer
+        For text, where the model in training does not bring one.
+    tokens, batches
+        Length of a context and how many; few are enough, and cheap.
+
+    Attributes
+    ----------
+    seconds
+        Time spent in captures so far. share: of the time since the first step.
+
+    Raises
+    ------
+    InputError
+        From the first capture, if it cannot be made. Later ones only warn: a full disk does not end a training.
+    """
+
+    def __init__(
+        self,
+        every: int = 100,
+        inputs: Any = None,
+        out: str | Path = "runs/series",
+        *,
+        tokenizer: Any = None,
+        tokens: int = 64,
+        batches: int = 4,
+        seed: int = 0,
+    ) -> None:
+        self.every = integer("every", every, low=1)
+        self.out, self.inputs, self.tokenizer, self.seed = Path(out), inputs, tokenizer, seed
+        self.tokens, self.batches = integer("tokens", tokens, low=2), integer("batches", batches, low=1)
+        self.count, self.seconds = 0, 0.0
+        self._begun: float | None = None
+        self._captured = 0
+
+    def step(self, model: torch.nn.Module | Model, step: int | None = None) -> bool:
+        """Say that a step of training is done; returns whether it was captured. `step` is counted from 1 without."""
+        self._begun = time.perf_counter() if self._begun is None else self._begun
+        self.count = self.count + 1 if step is None else step
+        if self.count % self.every:
+            return False
+        start = time.perf_counter()
+        try:
+            self._capture(model)
+        except Exception as error:
+            if not self._captured:
+                raise
+            warnings.warn(f"step {self.count} was not captured: {error}", stacklevel=2)
+        self._captured += 1
+        self.seconds += time.perf_counter() - start
+        return True
+
+    @property
+    def share(self) -> float:
+        """Share of the time since the first step that captures took."""
+        return 0.0 if self._begun is None else self.seconds / max(time.perf_counter() - self._begun, 1e-9)
+
+    def _capture(self, given: torch.nn.Module | Model) -> None:
+        module = given.module if isinstance(given, Model) else given
+        modes = {part: part.training for part in module.modules()}
+        try:
+            model = wrap_module(module, tokenizer=getattr(given, "tokenizer", None) or self.tokenizer)
+            if self.inputs is None:
+                self.inputs = repeated_tokens(model, self.tokens, self.batches, self.seed)
+            place = self.out / f"step-{self.count:08d}"
+            options: dict[str, Any] = {"tokens": self.tokens, "batches": self.batches, "seed": self.seed}
+            with torch.random.fork_rng():
+                capture(model, self.inputs, out=place, **options)
+        finally:
+            for part, training in modes.items():
+                part.training = training
+
+    def callback(self) -> Any:
+        """A callback for the Trainer of transformers, which captures after the steps that this tracker is due."""
+        from transformers import TrainerCallback
+
+        tracker = self
+
+        class Following(TrainerCallback):
+            """Calls the tracker at the start and after every step of the optimizer."""
+
+            def on_train_begin(self, args: Any, state: Any, control: Any, model: Any = None, **_: Any) -> None:
+                tracker.step(model, int(state.global_step))
+
+            def on_step_end(self, args: Any, state: Any, control: Any, model: Any = None, **_: Any) -> None:
+                tracker.step(model, int(state.global_step))
+
+        return Following()
+
+
+def repeated_tokens(model: Model, tokens: int, batches: int, seed: int = 0) -> list[dict[str, Any]]:
+    """Random token ids that come again after a while, another one in each batch: the inputs that show induction heads.
+
+    As the distance differs, a head that looks back by a fixed number of positions holds the role in one batch at most.
+    """
+    size = getattr(model.config, "vocab_size", None)
+    if size is None:
+        raise InputError(f"{model.source} does not say how many tokens it knows: give the tracker inputs")
+    rng = np.random.default_rng(seed)
+    periods = np.linspace(tokens // 2, max(2, tokens // 4), batches).round().astype(int)
+    rows = [np.resize(rng.integers(size, size=period), tokens) for period in periods]
+    return [{"input_ids": torch.from_numpy(row)[None]} for row in rows]

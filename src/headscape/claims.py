@@ -1,0 +1,85 @@
+"""The claims that the studies put to the test, as data: read from claims.toml by findings, documents and commands."""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cache
+from importlib.resources import files
+
+from headscape.verdicts import Judgement
+
+__all__ = ["Claim", "Source", "claim", "claims", "sources_of"]
+
+
+@dataclass(frozen=True)
+class Source:
+    """A work whose claims are tested."""
+
+    authors: str
+    year: int
+    title: str
+    where: str
+
+    def __str__(self) -> str:
+        return f"{self.authors} ({self.year}), {self.title}, {self.where}"
+
+
+@dataclass(frozen=True)
+class Claim:
+    """One claim: what is said, by whom and where; how it is tested, against which control, by which rule.
+
+    `learnt` marks what training is said to have made, for which random weights must not earn a tick.
+    """
+
+    id: str
+    source: Source
+    place: str
+    statement: str
+    statistic: str
+    control: str
+    rule: str
+    holds: str
+    fails: str
+    learnt: bool = False
+
+    @property
+    def study(self) -> str:
+        """The study that tests it."""
+        return self.id.split(".")[0]
+
+    @property
+    def citation(self) -> str:
+        """Authors, year and place, as text cites them."""
+        return f"{self.source.authors} {self.source.year}, {self.place}"
+
+    def opening(self, judgement: Judgement, **names: str) -> str:
+        """How the finding opens, by its verdict.
+
+        >>> claim("organize.learnt").opening(Judgement("cannot tell", "one draw"))
+        'It cannot be told whether training made this structure'
+        """
+        return judgement.opening(self.holds, self.fails).format(**names)
+
+
+@cache
+def claims() -> Mapping[str, Claim]:
+    """All claims by id, in the order of the studies."""
+    read = tomllib.loads((files("headscape") / "claims.toml").read_text(encoding="utf-8"))
+    sources = {name: Source(**facts) for name, facts in read["sources"].items()}
+    return {id: Claim(id=id, **facts | {"source": sources[facts["source"]]}) for id, facts in read["claims"].items()}
+
+
+def claim(id: str) -> Claim:
+    """A claim by its id.
+
+    >>> claim("softmax.invariance").citation
+    'Fasina, Pohle, Su and Coifman 2025, Corollary 1'
+    """
+    return claims()[id]
+
+
+def sources_of(study: str) -> list[Source]:
+    """The works whose claims a study tests."""
+    return list(dict.fromkeys(one.source for one in claims().values() if one.study == study))

@@ -1,0 +1,93 @@
+"""The tracker looks on: training goes the same way, captures are runs of a series."""
+
+import copy
+import warnings
+
+import numpy as np
+import pytest
+import torch
+
+import headscape as hs
+from headscape.attention.tracking import Tracker, repeated_tokens
+from zoo import make
+
+
+def train(network, steps, tracker=None):
+    """Plain gradient steps with dropout on; returns the losses."""
+    torch.manual_seed(3)
+    network.train()
+    optimizer = torch.optim.SGD(network.parameters(), lr=0.1)
+    losses = []
+    for _ in range(steps):
+        ids = torch.randint(100, (2, 8))
+        loss = network(input_ids=ids, labels=ids).loss
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        losses.append(loss.item())
+        if tracker is not None:
+            tracker.step(network)
+    return losses
+
+
+def test_training_goes_on_as_if_nobody_had_looked(tmp_path):
+    network = make("gpt2")
+    network.transformer.drop.p = 0.5
+    other = copy.deepcopy(network)
+    tracker = Tracker(every=2, out=tmp_path / "series", tokens=16, batches=2)
+    assert train(network, 5) == train(other, 5, tracker)
+    assert other.training and all(part.training for part in other.modules())
+    assert sorted(p.name for p in (tmp_path / "series").iterdir()) == ["step-00000002", "step-00000004"]
+    assert 0 < tracker.share < 1
+
+
+def test_what_it_writes_is_a_series(tmp_path):
+    tracker = Tracker(every=1, out=tmp_path / "series", tokens=16, batches=2)
+    network = make("gpt2")
+    train(network, 2, tracker)
+    first, last = (hs.open_capture(tmp_path / "series" / f"step-0000000{i}") for i in (1, 2))
+    assert first.tensor(0).query_tokens == last.tensor(0).query_tokens
+    assert not np.array_equal(first.tensor(0).values, last.tensor(0).values)
+    result = hs.series(tmp_path / "series")
+    assert list(result.steps) == [1, 2] and "induction" in result.role_names
+
+
+def test_probe_tokens_come_again_at_a_distance_of_their_own():
+    model = hs.wrap_module(make("gpt2"))
+    rows = [batch["input_ids"][0].numpy() for batch in repeated_tokens(model, 32, 3)]
+    periods = [next(p for p in range(1, 32) if (row[p:] == row[:-p]).all()) for row in rows]
+    assert len(set(periods)) == 3 and max(periods) <= 16
+
+
+def test_the_first_failure_is_said_and_a_later_one_does_not_end_the_training(tmp_path):
+    with pytest.raises(hs.InputError):
+        Tracker(every=1, inputs=[], out=tmp_path / "empty").step(make("gpt2"))
+    with pytest.raises(hs.InputError, match="every"):
+        Tracker(every=0)
+    tracker = Tracker(every=1, out=tmp_path / "series", tokens=8, batches=1)
+    network = make("gpt2")
+    tracker.step(network)
+    (tmp_path / "series" / "step-00000002").write_text("in the way")
+    with pytest.warns(UserWarning, match="step 2 was not captured"):
+        tracker.step(network)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert tracker.step(network)
+
+
+def test_a_module_that_does_not_know_its_tokens_needs_inputs(tmp_path):
+    with pytest.raises(hs.InputError, match="give the tracker inputs"):
+        Tracker(every=1, out=tmp_path).step(torch.nn.MultiheadAttention(8, 2))
+
+
+def test_the_trainer_of_transformers_calls_it(tmp_path):
+    from transformers import Trainer, TrainingArguments
+
+    rows = [{"input_ids": list(range(i, i + 8)), "labels": list(range(i, i + 8))} for i in range(8)]
+    tracker = Tracker(every=2, out=tmp_path / "series", tokens=8, batches=1)
+    arguments = TrainingArguments(
+        output_dir=str(tmp_path / "out"), max_steps=4, per_device_train_batch_size=2, report_to=[], save_strategy="no",
+        use_cpu=True, disable_tqdm=True,
+    )  # fmt: skip
+    Trainer(make("gpt2"), arguments, train_dataset=rows, callbacks=[tracker.callback()]).train()
+    assert sorted(p.name for p in (tmp_path / "series").iterdir()) == [f"step-0000000{i}" for i in (0, 2, 4)]
