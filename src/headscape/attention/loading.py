@@ -9,10 +9,13 @@ import io
 import json
 from collections.abc import Iterator
 from contextlib import contextmanager, redirect_stderr
+from logging import ERROR, getLogger
 from pathlib import Path
 from typing import Any
 
+from headscape.attention.placing import DeviceMap, device_map_of
 from headscape.errors import InputError
+from headscape.fingerprints import cache_root
 
 __all__ = [
     "draw_module",
@@ -35,13 +38,17 @@ def quiet() -> Iterator[None]:
 
     logging: Any = untyped
     before, bars = logging.get_verbosity(), logging.is_progress_bar_enabled()
+    accelerate = getLogger("accelerate")  # which notes that weights are on disk, as they were asked to be
+    level = accelerate.level
     logging.set_verbosity_error()
+    accelerate.setLevel(ERROR)
     logging.disable_progress_bar()
     try:
         with redirect_stderr(io.StringIO()):  # the GGUF reader draws a bar that no setting switches off
             yield
     finally:
         logging.set_verbosity(before)
+        accelerate.setLevel(level)
         if bars:
             logging.enable_progress_bar()
 
@@ -104,24 +111,36 @@ def stock_class(config: Any) -> Any:
     return named if stock else transformers.AutoModel
 
 
-def read_module(kind: Any, folder: Path, dtype: Any) -> tuple[Any, list[str]]:
+def read_module(kind: Any, folder: Path, dtype: Any, device_map: DeviceMap | None = None) -> tuple[Any, list[str]]:
     """The network of a folder as `kind`, and the names of the weights that the folder lacks."""
     options = {"dtype": dtype, "use_safetensors": True, "output_loading_info": True, "local_files_only": True}
     with _reading(folder):
+        if device_map is not None:
+            import torch
+
+            with torch.device("meta"):
+                bare = _builder(kind)(read_config(folder))
+            # safetensors are read where they are; only weights that change their type are written anew
+            options |= {"device_map": device_map_of(device_map, bare), "offload_folder": cache_root() / "offload"}
         module, info = kind.from_pretrained(folder, trust_remote_code=False, **options)
     return module, sorted(info["missing_keys"])
+
+
+def _builder(kind: Any) -> Any:
+    """What makes a network of a configuration."""
+    import transformers
+
+    return transformers.AutoModel.from_config if kind is transformers.AutoModel else kind
 
 
 def draw_module(kind: Any, config: Any, folder: Path, seed: int) -> Any:
     """The network of a folder with weights drawn anew; the state of torch's generator is left as it was."""
     import torch
-    import transformers
 
-    build = transformers.AutoModel.from_config if kind is transformers.AutoModel else kind
     devices: list[Any] = []
     with _reading(folder), torch.random.fork_rng(devices):
         torch.manual_seed(seed)
-        return build(config)
+        return _builder(kind)(config)
 
 
 def read_tokenizer(folder: Path) -> Any:
