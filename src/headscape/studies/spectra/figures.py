@@ -9,6 +9,7 @@ from scipy.stats import norm
 
 from headscape.results import FigureSpec, table_figure
 from headscape.studies.spectra.result import KIND_NAMES, Side
+from headscape.studies.work.series import level
 
 if TYPE_CHECKING:
     from headscape.studies.spectra.result import SpectraResult
@@ -140,6 +141,7 @@ def _by_layer(r: SpectraResult, column: str, **words: Any) -> FigureSpec:
             y = r.of_kind(kind, initial)[column].to_numpy(dtype=float)
             name = KIND_NAMES[kind] + (", initial" if initial else "")
             series.append({"name": name, "x": np.arange(len(y)), "y": y} | ({"dash": "dot"} if initial else {}))
+    series.append(level("noise" if column == "evenness" else "Xavier's", series[0]["x"], 1.0) | {"dash": "dash"})
     alt = f"Lines of {column} by layer for queries, keys and values."
     return FigureSpec(id=column, kind="lines", data={"series": series}, alt=alt, x_label="layer", **words)
 
