@@ -23,7 +23,7 @@ FigureKind = Literal[
     "head_matrix",  # values (n_head, n_head); order (n_head,): a symmetric matrix of heads in tree order
     "head_tree",  # labels (n_level, n_head); order (n_head,); names {"level:folder": name}: the tree of heads
     "head_grid",  # score: name of a column of `to_frame()`: layer x head, any score can be chosen
-    "lines",  # series: list of {name, x, y, low?, high?, dash?}
+    "lines",  # series: list of {name, x, y, low?, high?, dash?, colour? (number of a colour)}
     "scatter",  # x, y, names?, group?; lines?: list of {name, x, y}, references such as a diagonal
     "bars",  # names, values, low?, high?, group?
     "heatmap",  # values (n_row, n_column); rows?, columns?; centre? for a diverging palette

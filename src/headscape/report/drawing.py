@@ -91,8 +91,9 @@ def _legend(figure: Figure, n: int) -> Figure:
 def _lines(spec: FigureSpec) -> Figure:
     figure, ax = _one(spec)
     for i, line in enumerate(spec.data["series"]):
-        looks: dict[str, Any] = {"color": LIGHT[i % len(LIGHT)], "linestyle": DASHED.get(dash_of(line, i), "solid")}
-        marker = "." if len(line["x"]) <= 40 else None
+        colour = LIGHT[line.get("colour", i) % len(LIGHT)]
+        looks: dict[str, Any] = {"color": colour, "linestyle": DASHED.get(dash_of(line, i), "solid")}
+        marker = "." if len(line["x"]) <= 40 and not line.get("dash") else None
         ax.plot(line["x"], line["y"], label=words(line.get("name", "")), marker=marker, **looks)
         if line.get("low") is not None and line.get("high") is not None:
             ax.fill_between(line["x"], line["low"], line["high"], color=looks["color"], alpha=0.18, linewidth=0)

@@ -42,7 +42,7 @@ def layout_of(spec: FigureSpec) -> dict[str, Any]:
 def _lines(spec: FigureSpec) -> Plot:
     traces: list[Trace] = []
     for i, line in enumerate(spec.data["series"]):
-        colour = f"@c{i % N_COLOURS}"
+        colour = f"@c{line.get('colour', i) % N_COLOURS}"
         x, y = numbers(line["x"], spec, "x"), numbers(line["y"], spec, "y")
         common = {"type": "scatter", "legendgroup": str(i)}
         if line.get("low") is not None and line.get("high") is not None:
@@ -51,7 +51,7 @@ def _lines(spec: FigureSpec) -> Plot:
             looks = {"mode": "lines", "fill": "toself", "fillcolor": colour + "/0.18", "line": {"width": 0}}
             traces.append(common | around | looks | {"hoverinfo": "skip", "showlegend": False})
         style = {"color": colour, "width": 2, "dash": dash_of(line, i)}
-        looks = {"mode": "lines+markers" if len(x) <= 40 else "lines", "line": style}
+        looks = {"mode": "lines+markers" if len(x) <= 40 and not line.get("dash") else "lines", "line": style}
         marker = {"marker": {"size": 5, "color": colour}}
         traces.append(common | {"x": x, "y": y, "name": plotly_text(line.get("name", ""))} | looks | marker)
     return traces, {"showlegend": len(spec.data["series"]) > 1}

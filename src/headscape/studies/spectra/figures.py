@@ -101,7 +101,7 @@ def _alignment(r: SpectraResult) -> FigureSpec:
 def _against_noise(r: SpectraResult) -> FigureSpec:
     x = np.linspace(0, 1, POINTS)
     series: list[dict[str, Any]] = []
-    for kind in r.kinds:
+    for k, kind in enumerate(r.kinds):
         curves = [
             np.interp(x, (np.arange(len(own)) + 0.5) / len(own), own / np.maximum(noise, 1e-12 * noise[0]))
             for own, noise in r.beside_noise(kind)
@@ -109,9 +109,17 @@ def _against_noise(r: SpectraResult) -> FigureSpec:
         ] or [np.zeros_like(x)]
         y, floor = np.median(curves, axis=0), r.below_rounding(kind) if r.quantized else 0.0
         seen = x <= 1 - floor
-        series.append({"name": KIND_NAMES[kind], "x": x[seen], "y": y[seen]})
+        series.append({"name": KIND_NAMES[kind], "x": x[seen], "y": y[seen], "colour": k})
         if floor > 1 / POINTS:
-            series.append({"name": f"{KIND_NAMES[kind]}, below rounding", "x": x[~seen], "y": y[~seen], "dash": "dot"})
+            series.append(
+                {
+                    "name": f"{KIND_NAMES[kind]}, below rounding",
+                    "x": x[~seen],
+                    "y": y[~seen],
+                    "dash": "dot",
+                    "colour": k,
+                }
+            )
     series.append({"name": "noise", "x": x[[0, -1]], "y": np.ones(2), "dash": "dot"})
     return FigureSpec(
         id="against-noise",
