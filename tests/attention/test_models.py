@@ -201,7 +201,7 @@ def test_weights_with_holes_are_refused(tmp_path):
 
 def test_wrong_devices_and_dtypes(tmp_path):
     _, folder = folder_of(tmp_path)
-    with pytest.raises(hs.InputError, match="device is auto, cpu, cuda or mps"):
+    with pytest.raises(hs.InputError, match="device is auto, cpu, cuda"):
         hs.load_model(folder, device="tpu")
     with pytest.raises(hs.InputError, match="dtype is one of"):
         hs.load_model(folder, dtype="int4")

@@ -8,7 +8,8 @@ import torch
 
 import headscape as hs
 import zoo
-from headscape.attention.sending import Named, named, received, torch_threads
+from headscape.attention.sending import Named, named, received
+from headscape.attention.threads import torch_threads
 
 
 @pytest.fixture(scope="module")

@@ -10,7 +10,7 @@ from headscape.attention.capture import main_output
 from headscape.attention.sites import example_input, run
 from headscape.attention.tapping import attention_implementation, tapped
 from headscape.attention.taps import Tap
-from headscape.hopfield.convert import to_hopfield
+from headscape.hopfield.convert import RECORD, to_hopfield
 from zoo import ZOO, make
 
 FOUR = ["gpt2", "llama", "bert", "vit"]
@@ -288,14 +288,15 @@ def test_gradients_agree_with_finite_differences(name, skip):
             assert weight.grad[i, j].item() == pytest.approx((values[0] - values[1]) / (2 * step), rel=1e-5, abs=1e-9)
 
 
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
 @pytest.mark.parametrize("skip", ["scaled", "residual"])
 @pytest.mark.parametrize("name", ["gpt2", "llama", "bert"])
-def test_autocast_to_bfloat16_works(name, skip):
+def test_autocast_works(name, skip, dtype):
     network = make(name)
     batch = batch_of(name, padded=False)
     with to_hopfield(network, 0.3, 0.6, skip=skip):
         exact = main_output(network(**batch))
-        with torch.autocast("cpu", torch.bfloat16):
+        with torch.autocast("cpu", dtype):
             rounded = main_output(network(**batch))
             rounded.float().pow(2).mean().backward()
     assert (rounded - exact).abs().max() < 0.1 * exact.abs().max()
@@ -332,25 +333,118 @@ def test_generation_without_a_cache_is_greedy_search_by_hand(name):
     assert torch.equal(got, expected) and got.shape[1] > 5
 
 
-@pytest.mark.parametrize("name", ["gpt2", "llama", "bloom", "t5"])
-def test_a_cache_is_refused(name):
+DECODERS = ["gpt2", "llama", "mistral", "qwen3", "gemma2", "gemma3", "gpt-oss", "falcon", "bloom", "mpt", "gptj"]
+
+
+def windowed(name):
+    """A tiny network; of Gemma 2 with a window of 4 tokens in every other layer."""
     network = make(name)
-    ids = torch.randint(3, 100, (1, 5))
-    with to_hopfield(network, skip="residual"):
-        with pytest.raises(hs.InputError, match="use_cache=False"):
-            network.generate(ids, max_new_tokens=3, do_sample=False)
-        extra = {"decoder_input_ids": ids} if name == "t5" else {}
-        with pytest.raises(hs.InputError, match="use_cache=False"):
-            network(input_ids=ids, use_cache=True, **extra)
-    network(input_ids=ids, use_cache=True, **extra)
+    if name == "gemma2":
+        network.config.sliding_window = 4
+        for layer in network.model.layers:
+            if layer.self_attn.sliding_window:
+                layer.self_attn.sliding_window = 4
+    return network
 
 
-def test_a_cache_made_outside_is_refused_below_the_top():
+@pytest.mark.parametrize("name", [*DECODERS, "t5", "bart"])
+def test_a_cache_changes_no_token(name):
+    network = windowed(name)
+    network.generation_config.eos_token_id = None
+    ids = torch.randint(3, 100, (2, 6), generator=torch.Generator().manual_seed(0))
+    for skip in ["residual"] if name in PARALLEL else ["residual", "scaled"]:
+        with to_hopfield(network, 0.4, 0.6, skip=skip):
+            found = {
+                cached: network.generate(
+                    ids,
+                    max_new_tokens=8,
+                    do_sample=False,
+                    use_cache=cached,
+                    output_logits=True,
+                    return_dict_in_generate=True,
+                )
+                for cached in (True, False)
+            }
+        assert torch.equal(found[True].sequences, found[False].sequences) and found[True].sequences.shape[1] > 6
+        for with_cache, without in zip(found[True].logits, found[False].logits, strict=True):
+            torch.testing.assert_close(with_cache, without, atol=1e-4, rtol=1e-4)
+
+
+def test_a_cache_that_dropped_keys_is_refused_and_one_made_inside_drops_none():
+    network = windowed("gemma2")
+    assert set(network.config.layer_types) == {"sliding_attention", "full_attention"}
+    ids = torch.randint(3, 100, (1, 12))
+    past = network(ids, use_cache=True).past_key_values
+    with torch.no_grad(), to_hopfield(network, skip="residual"):
+        with pytest.raises(hs.InputError, match="the cache drops keys of layer"):
+            network(ids[:, :1], past_key_values=past)
+        own = network(ids[:, :-1], use_cache=True).past_key_values
+        step = network(ids[:, -1:], past_key_values=own).logits
+        torch.testing.assert_close(step[:, -1], network(ids).logits[:, -1], atol=1e-4, rtol=1e-4)
+
+
+@pytest.mark.models
+@pytest.mark.parametrize("name", ["smollm2-135m", "gemma3-270m"])
+def test_bundled_decoders_generate_the_same_with_a_cache(load, name):
+    model = load(name)
+    long = 520 if name.startswith("gemma") else 12  # beyond Gemma's window of 512
+    ids = torch.randint(3, 20_000, (1, long), generator=torch.Generator().manual_seed(0))
+    with to_hopfield(model, 0.5, 0.3, "first", "residual"):
+        found = [model.module.generate(ids, max_new_tokens=4, do_sample=False, use_cache=c) for c in (True, False)]
+    assert torch.equal(*found)
+
+
+def test_a_share_by_layer_is_a_schedule_or_is_learned():
+    network = make("gpt2").double()
+    ids = torch.randint(3, 100, (1, 6))
+    logits = torch.zeros(2, 4, 1, 1, dtype=torch.float64, requires_grad=True)
+    with to_hopfield(network, alpha_hidden=0.5, skip="residual"):
+        expected = network(ids).logits
+    with to_hopfield(network, alpha_hidden=lambda layer: torch.sigmoid(logits[layer]), skip="residual"):
+        found = network(ids).logits
+        assert not hasattr(network.config, RECORD)  # what a function does cannot be written down
+    torch.testing.assert_close(found, expected)
+    found.pow(2).mean().backward()
+    assert (logits.grad.abs().amin(dim=(1, 2, 3)) > 0).all()
+
+
+def test_gradient_checkpointing_gives_the_same_gradients():
+    grads = {}
+    for checkpointed in (False, True):
+        network = make("llama").train()
+        if checkpointed:
+            network.gradient_checkpointing_enable({"use_reentrant": False})
+        ids = torch.randint(3, 100, (2, 7), generator=torch.Generator().manual_seed(0))
+        with to_hopfield(network, alpha_hidden=0.6, skip="residual"):
+            network(input_ids=ids, labels=ids, use_cache=False).loss.backward()
+        grads[checkpointed] = {name: p.grad for name, p in network.named_parameters()}
+    assert all(torch.allclose(grads[True][name], grad, atol=1e-7) for name, grad in grads[False].items())
+    with pytest.raises(hs.InputError, match="scaled skip does not work with gradient"), to_hopfield(network):
+        pass
+    network.gradient_checkpointing_enable({"use_reentrant": True})
+    with pytest.raises(hs.InputError, match="use_reentrant"), to_hopfield(network, skip="residual"):
+        pass
+
+
+@pytest.mark.parametrize("skip", ["scaled", "residual"])
+def test_a_conversion_is_saved_with_the_model_and_restored(tmp_path, skip):
     network = make("llama")
-    ids = torch.randint(3, 100, (1, 5))
-    past = network.model(ids, use_cache=True).past_key_values
-    with to_hopfield(network, skip="residual"), pytest.raises(hs.InputError, match="6 keys for 1 queries, a KV cache"):
-        network.model(ids[:, :1], past_key_values=past)
+    ids = torch.randint(3, 100, (1, 9))
+    with torch.no_grad():
+        own = network(ids).logits
+        with to_hopfield(network, 0.3, 0.6, "debias", skip):
+            converted = network(ids).logits
+            network.save_pretrained(tmp_path)
+        assert not hasattr(network.config, RECORD) and torch.equal(network(ids).logits, own)
+        model = hs.load_model(tmp_path, device="cpu")
+        try:
+            torch.testing.assert_close(model.module(ids).logits, converted, atol=1e-5, rtol=1e-5)
+            assert getattr(model.config, RECORD)["alpha_hidden"] == 0.6 and "Hopfield" in model.notes[-1]
+            with pytest.raises(hs.InputError, match="already converted"), to_hopfield(model):
+                pass
+        finally:
+            model.module.headscape_conversion.close()
+        torch.testing.assert_close(model.module(ids).logits, own, atol=1e-5, rtol=1e-5)
 
 
 class Encoder(nn.Module):
@@ -475,12 +569,9 @@ def test_no_skip_no_scaled_skip():
         pass
 
 
-def test_conversions_do_not_nest_and_checkpointing_is_refused():
+def test_conversions_do_not_nest():
     network = make("gpt2")
-    with to_hopfield(network), pytest.raises(hs.InputError, match="already inside"), to_hopfield(network):
-        pass
-    network.gradient_checkpointing_enable()
-    with pytest.raises(hs.InputError, match="checkpointing"), to_hopfield(network):
+    with to_hopfield(network), pytest.raises(hs.InputError, match="already converted"), to_hopfield(network):
         pass
 
 

@@ -6,7 +6,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from headscape.errors import InputError
-from headscape.hopfield.layer import HiddenState, HopfieldAttention, carry
+from headscape.hopfield.layer import HopfieldAttention
+from headscape.hopfield.state import HiddenState, carry
 
 
 def slow_softmax(row, allowed):

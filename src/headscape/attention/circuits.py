@@ -8,6 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from headscape.attention.placing import present
 from headscape.attention.weights import parts_of, read
 from headscape.errors import InputError
 from headscape.tensor import HeadId
@@ -57,5 +58,5 @@ def _embeddings(model: Model) -> tuple[Tensor, Tensor]:
         embedding = head = None
     if embedding is None or head is None:
         raise InputError(f"{model.source} has no token embeddings and output head to copy tokens with")
-    with torch.no_grad():
+    with torch.no_grad(), present(embedding), present(head):
         return embedding.weight.detach().float().cpu(), head.weight.detach().float().cpu()

@@ -37,7 +37,7 @@ class _Ablation(Tap):
         self.fill: dict[int, Tensor] = {}
         for name, found in heads.items() if fill is not None else ():
             rows = [fill[sites[name].heads[h]] for h in found]  # type: ignore[index]
-            self.fill[id(modules[name])] = torch.as_tensor(np.stack(rows), device=model.device)
+            self.fill[id(modules[name])] = torch.as_tensor(np.stack(rows))
 
     def outputs(self, call: AttentionCall, outputs: Tensor) -> Tensor:
         found = self.heads.get(id(call.module))
@@ -45,7 +45,7 @@ class _Ablation(Tap):
             return outputs
         changed = outputs.clone()
         fill = self.fill.get(id(call.module))
-        changed[..., found, :] = 0.0 if fill is None else fill.to(outputs.dtype)
+        changed[..., found, :] = 0.0 if fill is None else fill.to(outputs)
         return changed
 
 
@@ -118,7 +118,7 @@ class _Scaling(Tap):
 
     def scores(self, call: AttentionCall, scores: Tensor) -> Tensor:
         factor = self.factors.get(id(call.module))
-        return scores if factor is None else scores * factor.to(scores.dtype)[:, None, None]
+        return scores if factor is None else scores * factor.to(scores)[:, None, None]
 
 
 @contextmanager
@@ -178,7 +178,7 @@ class _Gates(Tap):
 
     def outputs(self, call: AttentionCall, outputs: Tensor) -> Tensor:
         gate = self.values.get(id(call.module))
-        return outputs if gate is None else outputs * gate.to(outputs.dtype)[:, None]
+        return outputs if gate is None else outputs * gate.to(outputs)[:, None]
 
 
 @contextmanager

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -10,10 +11,12 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
+from headscape import hooks
 from headscape.attention import bundled
 from headscape.attention.convert import converted
 from headscape.attention.inputs import ImagePreparation
 from headscape.attention.loading import draw_module, read_config, read_module, read_tokenizer, stock_class
+from headscape.attention.placing import DeviceMap
 from headscape.errors import InputError
 from headscape.fingerprints import joint_hash
 
@@ -25,7 +28,8 @@ if TYPE_CHECKING:
 __all__ = ["Model", "ModelEntry", "device_of", "list_models", "load_model", "wrap_module"]
 
 Task = Literal["causal-lm", "masked-lm", "seq2seq-lm", "image-classifier", "classifier", "encoder", "module"]
-DTYPES = ("float32", "bfloat16", "float16")
+DTYPES = ("float32", "bfloat16", "float16", "auto")
+SPREAD = {"split": "auto", "disk": "disk"}  # values of device that stand for a device map
 
 
 @dataclass(frozen=True)
@@ -74,6 +78,7 @@ class Model:
     max_tokens: int | None
     device: str
     dtype: str
+    device_map: DeviceMap | None = None
     prefix: tuple[int, ...] = ()
     weights: tuple[Path, ...] = field(default=(), repr=False)
     random_init: int | None = None
@@ -146,7 +151,7 @@ def device_of(device: str) -> str:
         return "mps" if torch.backends.mps.is_available() else "cpu"
     kind = device.split(":")[0]
     if kind not in ("cpu", "cuda", "mps"):
-        raise InputError(f"device is auto, cpu, cuda or mps, not {device!r}")
+        raise InputError(f"device is auto, cpu, cuda, mps, split or disk, not {device!r}")
     if (kind == "cuda" and not torch.cuda.is_available()) or (kind == "mps" and not torch.backends.mps.is_available()):
         raise InputError(f"this machine has no {kind} device; use device='cpu' or 'auto'")
     return device
@@ -157,6 +162,7 @@ def load_model(
     *,
     device: str = "auto",
     dtype: str = "float32",
+    device_map: DeviceMap | None = None,
     online: bool = False,
     random_init: int | None = None,
     say: Callable[[str], None] = lambda _: None,
@@ -169,9 +175,13 @@ def load_model(
         Bundled names are listed by `list_models`; their weights are fetched when missing. A hub id (owner/name) is
         taken from the local hub cache unless `online`.
     device
-        "auto", "cpu", "cuda" or "mps".
+        "auto", "cpu", "cuda" or "mps"; "split" and "disk" are device_map="auto" and "disk".
     dtype
-        Of the weights: "float32", "bfloat16" or "float16".
+        Of the weights: "float32", "bfloat16", "float16", or "auto" for that of the files.
+    device_map
+        For a model larger than one device, through accelerate: "auto" fills the devices, then memory, then disk; "disk"
+        leaves all layers on disk and reads each when its turn comes; or a device ("cpu", "cuda:0", "disk") by module
+        name. Capture, interventions, losses and roles work as ever; weights cannot be changed in place.
     random_init
         A seed: keep the architecture, draw the weights anew. The control of most studies.
 
@@ -184,7 +194,10 @@ def load_model(
         raise InputError("loading a model needs torch and transformers: pip install 'headscape[models]'")
     if dtype not in DTYPES:
         raise InputError(f"dtype is one of {', '.join(DTYPES)}, not {dtype!r}")
-    device = device_of(device)
+    device_map = SPREAD.get(device, device_map)
+    if device_map is not None and random_init is not None:
+        raise InputError("random weights are drawn whole; load them without a device map")
+    place = Place("cpu" if device in SPREAD else device_of(device), dtype, device_map)
     text = str(spec)
     path = Path(spec)
     if text in bundled.BUNDLED:
@@ -193,20 +206,20 @@ def load_model(
         bundled.check_bundled(entry, folder)
         if entry.form == "gguf":
             folder = converted(next(folder.glob("*.gguf")), say)
-        model = _from_folder(folder, text, device, dtype, random_init)
+        model = _from_folder(folder, text, place, random_init)
         model.licence = entry.licence
         model.quantized = entry.quantized if random_init is None else ""
         return model
     if path.suffix.lower() == ".gguf":
         if not path.is_file():
             raise InputError(f"no file {path}")
-        return _from_folder(converted(path, say), text, device, dtype, random_init)
+        return _from_folder(converted(path, say), text, place, random_init)
     if path.is_dir():
-        return _from_folder(path, text, device, dtype, random_init)
+        return _from_folder(path, text, place, random_init)
     if path.exists():
         raise InputError(f"{path} is neither a model folder nor a .gguf file")
     if text.count("/") == 1 and not text.startswith((".", "/", "~")):
-        return _from_folder(_hub_folder(text, online), text, device, dtype, random_init)
+        return _from_folder(_hub_folder(text, online), text, place, random_init)
     if "/" in text or path.suffix:
         raise InputError(f"no model folder or .gguf file at {path}")
     bundled.find_bundled(text)
@@ -243,7 +256,16 @@ def _weights_in(folder: Path) -> tuple[Path, ...]:
     raise InputError(f"{folder} holds no weights (*.safetensors)")
 
 
-def _from_folder(folder: Path, source: str, device: str, dtype: str, random_init: int | None) -> Model:
+@dataclass(frozen=True)
+class Place:
+    """Where and in which number type a model is loaded."""
+
+    device: str
+    dtype: str
+    device_map: DeviceMap | None = None
+
+
+def _from_folder(folder: Path, source: str, place: Place, random_init: int | None) -> Model:
     import torch
     import transformers
 
@@ -253,17 +275,18 @@ def _from_folder(folder: Path, source: str, device: str, dtype: str, random_init
         _weights_in(folder)
         raise InputError(f"{folder} has no config.json; a model folder has one beside its weights")
     weights = _weights_in(folder)
-    torch_dtype = getattr(torch, dtype)
     ragged = (folder / PLAN_FILE).is_file()
     notes = [RAGGED_NOTE] if ragged else []
     config = read_config(folder)
+    dtype = place.dtype if place.dtype != "auto" else str(config.dtype or "float32").removeprefix("torch.")
+    torch_dtype = getattr(torch, dtype)
     kind = ragged_class(stock_class(config), folder) if ragged else stock_class(config)
     if random_init is None:
-        module, missing = read_module(kind, folder, torch_dtype)
+        module, missing = read_module(kind, folder, torch_dtype, place.device_map, config if ragged else None)
         if missing and kind is not transformers.AutoModel and not ragged:
             # a head without weights would be random: the backbone alone is what the folder really holds
             notes.append(f"{kind.__name__}: no weights for {missing[0]}; loaded the backbone alone")
-            module, missing = read_module(transformers.AutoModel, folder, torch_dtype)
+            module, missing = read_module(transformers.AutoModel, folder, torch_dtype, place.device_map)
             missing = [name for name in missing if "pooler" not in name]
         if missing:
             raise InputError(f"{folder}: the weights lack {missing[0]} (and {len(missing) - 1} more)")
@@ -273,14 +296,17 @@ def _from_folder(folder: Path, source: str, device: str, dtype: str, random_init
     tokenizer = None
     if any((folder / name).is_file() for name in ("tokenizer.json", "tokenizer.model", "vocab.txt", "vocab.json")):
         tokenizer = read_tokenizer(folder)
-    module.eval().to(device)
+    module.eval()
+    if place.device_map is None:
+        module.to(place.device)
     said = bundled.read_notes(folder)
-    return _describe(
+    model = _describe(
         module,
         tokenizer,
         source=source,
         folder=folder,
-        device=device,
+        device=place.device if place.device_map is None else str(module.device),
+        device_map=place.device_map,
         dtype=dtype,
         licence=str(said.get("licence") or _licence(folder)),
         prefix=tuple(said.get("prefix", ())),  # type: ignore[arg-type]
@@ -290,6 +316,12 @@ def _from_folder(folder: Path, source: str, device: str, dtype: str, random_init
         notes=tuple(notes),
         quantized=str(said.get("quantized", "")) if random_init is None else "",
     )
+    record = getattr(module.config, "headscape_hopfield", None)
+    if record is not None and hooks.restore_conversion is not None:
+        del module.config.headscape_hopfield
+        hooks.restore_conversion(model, record)
+        model.notes = (*model.notes, "converted to Modern Hopfield Attention: " + json.dumps(record))
+    return model
 
 
 def _licence(folder: Path) -> str:

@@ -9,12 +9,11 @@ from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 
-import torch
-
 from headscape.attention.models import Model, load_model
+from headscape.attention.threads import torch_threads
 from headscape.errors import InputError
 
-__all__ = ["Named", "named", "received", "torch_threads"]
+__all__ = ["Named", "named", "received"]
 
 
 @dataclass(frozen=True)
@@ -24,6 +23,7 @@ class Named:
     source: str
     device: str
     dtype: str
+    device_map: str | tuple[tuple[str, str | int], ...] | None
     seed: int | None
     fingerprint: str
 
@@ -34,26 +34,19 @@ def named(model: Model) -> Named | None:
         return None
     source = str(Path(model.source).resolve()) if Path(model.source).exists() else model.source
     drawn = re.search(r"-random-(\d+)$", model.fingerprint)
-    return Named(source, model.device, model.dtype, int(drawn[1]) if drawn else None, model.fingerprint)
+    spread = model.device_map if isinstance(model.device_map, str | None) else tuple(model.device_map.items())
+    seed = int(drawn[1]) if drawn else None
+    return Named(source, model.device, model.dtype, spread, seed, model.fingerprint)
 
 
 @lru_cache(maxsize=1)  # a worker has many units of one model, and seldom room for two
 def _loaded(name: Named) -> Model:
-    model = load_model(name.source, device=name.device, dtype=name.dtype, random_init=name.seed)
+    spread = dict(name.device_map) if isinstance(name.device_map, tuple) else name.device_map
+    options = {"device": name.device, "dtype": name.dtype, "device_map": spread, "random_init": name.seed}
+    model = load_model(name.source, **options)  # type: ignore[arg-type]
     if model.fingerprint != name.fingerprint:
         raise InputError(f"{name.source} has other weights here than where the study was started; use one job")
     return model
-
-
-@contextmanager
-def torch_threads(n: int) -> Iterator[None]:
-    """Let torch use n threads for the time of a block."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(n)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)
 
 
 @contextmanager

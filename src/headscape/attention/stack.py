@@ -52,13 +52,16 @@ class Stack:
         That is exact where nothing below that layer has changed.
         """
         lower = list(self.layers.values())[:first]
+        own = [layer.__dict__.get("forward") for layer in lower]  # of a model on several devices; else its class has it
         for layer, output in zip(lower, outputs[:first], strict=True):
-            layer.__dict__["forward"] = lambda *_, _output=output, **__: _output  # hides the method of its class
+            layer.__dict__["forward"] = lambda *_, _output=output, **__: _output
         try:
             yield
         finally:
-            for layer in lower:
+            for layer, forward in zip(lower, own, strict=True):
                 layer.__dict__.pop("forward", None)
+                if forward is not None:
+                    layer.__dict__["forward"] = forward
 
 
 def stack_of(model: Model) -> Stack | None:

@@ -13,6 +13,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor, nn
 
+from headscape.attention.placing import on_disk, present
 from headscape.attention.projections import columns_of, input_width, layout_of, output_projections, output_width
 from headscape.errors import InputError
 
@@ -206,22 +207,26 @@ def _rows(part: Part, tensor: Tensor) -> Tensor:
 def read(model: Model, part: Part) -> npt.NDArray[np.float32]:
     """The matrix of a part, (out, in)."""
     module = model.module.get_submodule(part.module)
-    return _rows(part, _matrix(module)).float().cpu().numpy().copy()
+    with present(module):
+        return _rows(part, _matrix(module)).float().cpu().numpy().copy()
 
 
 def read_bias(model: Model, part: Part) -> npt.NDArray[np.float32] | None:
     """The bias of a part, (out,); None where there is none."""
     module = model.module.get_submodule(part.module)
-    bias = getattr(module, _names(module)[1], None)
-    return None if bias is None else _rows(part, bias.detach()).float().cpu().numpy().copy()
+    with present(module):
+        bias = getattr(module, _names(module)[1], None)
+        return None if bias is None else _rows(part, bias.detach()).float().cpu().numpy().copy()
 
 
 @contextmanager
 def put(model: Model, matrices: Iterable[tuple[Part, Array, Array | None]]) -> Iterator[Model]:
     """Put matrices, and biases where not None, in place of parts; the parameters that were there come back after.
 
-    Raises an `InputError` when a shape does not fit.
+    Raises an `InputError` when a shape does not fit, or weights are only read from disk for a pass.
     """
+    if on_disk(model.module):
+        raise InputError(f"weights of {model.source} lie on disk and cannot be changed; load it without a device map")
     with ExitStack() as restore:
         changed: set[str] = set()
         for part, matrix, bias in matrices:

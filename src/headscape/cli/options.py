@@ -51,7 +51,9 @@ Resume = Annotated[
     bool, typer.Option("--resume", help="Refuse to start anew if this study was begun with other settings.")
 ]
 Seed = Annotated[int, typer.Option(help="Seed of every random choice.", min=0)]
-Device = Annotated[str, typer.Option(help="auto, cpu, cuda or mps.")]
+Device = Annotated[
+    str, typer.Option(help="auto, cpu, cuda, mps; split (over devices, memory and disk), or disk (layer by layer).")
+]
 Weights = Annotated[str, typer.Option("--weights", help="Number type of the weights: float32, bfloat16, float16.")]
 Online = Annotated[bool, typer.Option("--online", help="Allow a hub id to be downloaded.")]
 Open = Annotated[bool, typer.Option("--open", help="Open the page in the browser.")]

@@ -15,7 +15,11 @@ from headscape.errors import InputError
 @app.command(epilog="Example: `headscape train gpt --out runs/train-gpt --text books/ --seeds 3`")
 def train(
     network: Annotated[
-        str, typer.Argument(help="gpt, vit (needs --images), xl, or a name that --list shows.", metavar="NETWORK")
+        str,
+        typer.Argument(
+            help="gpt, vit (needs --images), xl, a name that --list shows, or a model to train further.",
+            metavar="NETWORK",
+        ),
     ] = "gpt",
     folder: Annotated[Path | None, typer.Option("--out", help="The run directory; resumed when it exists.")] = None,
     text: Annotated[Path | None, typer.Option(help="Text file or folder; the packaged prose by default.")] = None,

@@ -6,7 +6,7 @@ its residual: in the first sum after a layer's attention that has the layer's ow
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from typing import Any, TypeVar
 
@@ -20,13 +20,16 @@ from headscape.attention.tapping import tapped
 from headscape.attention.taps import AttentionCall, Tap
 from headscape.attention.weights import check_weights
 from headscape.errors import HeadscapeError, InputError
-from headscape.hopfield.layer import HiddenState, Init, Scheme, Skip, carry, check_alphas, skip_over
+from headscape.hopfield.state import SCALED_ONLY, HiddenState, Init, Scheme, Skip, carry, check_alphas, skip_over
 
-__all__ = ["to_hopfield"]
+__all__ = ["RECORD", "restored", "to_hopfield"]
+
+RECORD = "headscape_hopfield"
+"""Of a converted model's config: what it was converted with. `hs.load_model` converts it again."""
 
 _IN_PLACE = (torch.Tensor.add_, torch.Tensor.__iadd__)
 _SUMS = (torch.add, torch.Tensor.add, torch.Tensor.__add__, torch.Tensor.__radd__, *_IN_PLACE)
-_NO_CACHE = "a hidden state runs along depth for all tokens at once; pass use_cache=False (generate takes it too)"
+Share = float | Callable[[int], float | Tensor]
 
 Network = TypeVar("Network", Model, nn.Module)
 _converted: set[int] = set()  # ids of the networks inside a block of `to_hopfield`
@@ -36,7 +39,7 @@ _converted: set[int] = set()  # ids of the networks inside a block of `to_hopfie
 def to_hopfield(
     model: Network,
     alpha: float = 0.5,
-    alpha_hidden: float = 0.5,
+    alpha_hidden: Share = 0.5,
     init: Init = "zero",
     skip: Skip = "scaled",
     scheme: Scheme = "forward-backward",
@@ -46,7 +49,10 @@ def to_hopfield(
     Along the layers of each block of the network, H_n = a' H_n-1 + (1 - a') S_n replaces the scores S_n (all that
     softmax sees except masks: after rotation and scaling, with position biases, per query head; heads are matched by
     index), and with `skip="scaled"` a x + (1 - a) attention replaces x + attention; what follows (norm, MLP) stays.
-    Works in training and under autocast, with masks, grouped queries, `capture` and other interventions.
+    Works in training and under autocast, with masks, grouped queries, `capture` and other interventions, and in
+    generation with a KV cache: a step carries the scores of its own tokens along depth, and keeps nothing for the next.
+    A model whose layers have different windows gets a cache that drops no keys, since upper layers need those of lower
+    ones. Inside the block the config says how the model was converted: saved there, it is restored by `load_model`.
 
     Parameters
     ----------
@@ -54,32 +60,37 @@ def to_hopfield(
         From `load_model`, or any module that `capture` takes.
     alpha, alpha_hidden
         a of the skip and a' of the scores, at least 0 and below 1; with alpha_hidden 0 and `skip="residual"` the
-        network is unchanged.
+        network is unchanged. alpha_hidden may be a function of the layer (0, 1, ...) that returns a number or a tensor
+        which broadcasts to (batch, head, query, key): a schedule, or weights (head, 1, 1) that are learned.
     init
-        "zero", "first" or "debias": how the hidden state starts (`headscape.hopfield.layer.carry`).
+        "zero", "first" or "debias": how the hidden state starts (`headscape.hopfield.state.carry`).
     skip
         "scaled", or "residual" to keep the network's own; alpha is then unused.
     scheme
-        "forward-backward", the equations above; "sum" adds scores up without decay (RealFormer).
+        "forward-backward", the equations above; "forward-forward": scores arrive one layer late; "sum" adds scores up
+        without decay (RealFormer).
 
     Raises
     ------
     InputError
-        Alphas out of range, NaN or infinite weights, layers with different numbers of heads, a KV cache, gradient
-        checkpointing, attention and MLP that share one skip (GPT-J) when it is to be scaled.
+        Alphas out of range, NaN or infinite weights, layers with different numbers of heads, a cache that has dropped
+        keys of some layers, gradient checkpointing with a scaled skip or by the reentrant way, attention and MLP that
+        share one skip (GPT-J) when it is to be scaled.
 
     >>> import headscape as hs  # doctest: +SKIP
     >>> with hs.to_hopfield(model, alpha_hidden=0.5, skip="residual"):  # doctest: +SKIP
-    ...     logits = model.module(ids, use_cache=False).logits
+    ...     tokens = model.module.generate(ids, max_new_tokens=20)
     """
-    check_alphas(alpha, alpha_hidden, init, skip, scheme)
-    carried = alpha_hidden > 0 or scheme == "sum"
+    fixed = 0.5 if callable(alpha_hidden) else alpha_hidden
+    check_alphas(alpha, fixed, init, skip, scheme)
+    if scheme in SCALED_ONLY:
+        raise InputError(f"the scheme {scheme} changes more than scores: build the network from hs.HopfieldAttention")
+    carried = fixed > 0 or scheme in ("sum", "forward-forward")
     network: nn.Module = model.module if isinstance(model, Model) else model
     if id(network) in _converted:
-        raise InputError("this network is already inside a to_hopfield block; leave that one first")
+        raise InputError("this network is already converted, by a to_hopfield block or as it was saved")
     check_weights(network)
-    if getattr(network, "is_gradient_checkpointing", False):
-        raise InputError("gradient checkpointing runs layers twice and out of order; switch it off to convert")
+    _check_checkpointing(network, skip)
     with _evaluating(network):
         described = model if isinstance(model, Model) else wrap_module(network)
         sites = described.sites
@@ -90,7 +101,12 @@ def to_hopfield(
     with ExitStack() as restore:
         _converted.add(id(network))
         restore.callback(_converted.discard, id(network))
-        restore.callback(network.register_forward_pre_hook(_refuse_cache, with_kwargs=True).remove)
+        if carried:
+            restore.callback(network.register_forward_pre_hook(_whole_cache, with_kwargs=True).remove)
+        if not callable(alpha_hidden) and hasattr(network, "config"):
+            record = {"alpha": alpha, "alpha_hidden": alpha_hidden, "init": init, "skip": skip, "scheme": scheme}
+            setattr(network.config, RECORD, record)
+            restore.callback(delattr, network.config, RECORD)
         if skip == "scaled":
             restore.enter_context(_scaled_skips(described, _Skips(alpha)))
         if carried:  # without a hidden state scores stay as they are, and attention may stay fused
@@ -104,41 +120,81 @@ class _HiddenStates(Tap):
 
     blockwise = False
 
-    def __init__(self, model: Model, alpha_hidden: float, init: Init, scheme: Scheme) -> None:
+    def __init__(self, model: Model, alpha_hidden: Share, init: Init, scheme: Scheme) -> None:
         modules = dict(model.module.named_modules())
+        self.network = model.module
         self.sites = {id(modules[site.name]): site for site in model.sites}
         self.last = {site.block: site.layer for site in model.sites}
-        self.known = model.task != "module"  # in a network of the user's own, keys may rightly outnumber queries
         self.alpha_hidden, self.init, self.scheme = alpha_hidden, init, scheme
         self.states: dict[str, HiddenState | None] = {}
         self.reached: dict[str, int] = {}
-
-    def inputs(self, call: AttentionCall, query: Tensor, key: Tensor, value: Tensor) -> None:
-        """Refuse keys of tokens that are not among the queries: they come from a cache."""
-        site, n_query, n_key = self.sites.get(id(call.module)), query.shape[2], key.shape[2]
-        if site is not None and self.known and not site.block.endswith(".cross") and n_query < n_key:
-            raise InputError(f"{site.name} sees {n_key} keys for {n_query} queries, a KV cache: {_NO_CACHE}")
+        self.entered: dict[tuple[str, int], HiddenState | None] = {}  # what layers were given, for checkpointing
 
     def scores(self, call: AttentionCall, scores: Tensor) -> Tensor:
         site = self.sites.get(id(call.module))
         if site is None:
             raise HeadscapeError(f"{type(call.module).__name__} computes attention but was not found before")
         block, layer = site.block, site.layer
+        share = self.alpha_hidden(layer) if callable(self.alpha_hidden) else self.alpha_hidden
+        if torch._C._current_graph_task_id() != -1:  # a checkpointed layer runs again, in the backward pass
+            return carry(self.entered.pop((block, layer)), scores, share, self.init, self.scheme)[0]
         if layer and self.reached.get(block) != layer - 1:
             raise HeadscapeError(
                 f"layer {layer} of block {block!r} did not run right after layer {layer - 1}; its hidden state is not "
-                "known (is a layer skipped, or run again by checkpointing?)"
+                "known (is a layer skipped?)"
             )
         before = self.states.get(block) if layer else None
-        entering, state = carry(before, scores, self.alpha_hidden, self.init, self.scheme)
+        if getattr(self.network, "is_gradient_checkpointing", False) and self.network.training:
+            self.entered[block, layer] = before
+        entering, state = carry(before, scores, share, self.init, self.scheme)
         self.reached[block] = layer
         self.states[block] = None if layer == self.last[block] else state
         return entering
 
 
-def _refuse_cache(module: nn.Module, args: Any, kwargs: dict[str, Any]) -> None:
-    if kwargs.get("past_key_values") is not None or kwargs.get("use_cache"):
-        raise InputError(f"{type(module).__name__} was called with a KV cache: {_NO_CACHE}")
+def _check_checkpointing(network: nn.Module, skip: Skip) -> None:
+    """Raise where layers that run again in the backward pass would not find their hidden state or skip."""
+    if not getattr(network, "is_gradient_checkpointing", False):
+        return
+    ways = [getattr(m, "_gradient_checkpointing_func", None) for m in network.modules()]
+    if any(getattr(way, "keywords", {}).get("use_reentrant") for way in ways):
+        raise InputError(
+            "a hidden state needs gradient_checkpointing_enable({'use_reentrant': False}); the reentrant way cuts its "
+            "gradients off"
+        )
+    if skip == "scaled":
+        raise InputError("a scaled skip does not work with gradient checkpointing: switch it off, or skip='residual'")
+
+
+def _whole_cache(module: nn.Module, args: Any, kwargs: dict[str, Any]) -> tuple[Any, dict[str, Any]] | None:
+    """Before a forward pass: where layers have different windows, a cache that drops no keys."""
+    config: Any = getattr(module, "config", None)
+    text = config.get_text_config(decoder=True) if hasattr(config, "get_text_config") else None
+    if len(set(getattr(text, "layer_types", None) or [])) < 2:
+        return None
+    from transformers.cache_utils import DynamicCache, DynamicLayer
+
+    cache = kwargs.get("past_key_values")
+    if cache is None:
+        if kwargs.get("use_cache", getattr(text, "use_cache", False)):
+            return args, kwargs | {"past_key_values": DynamicCache()}
+        return None
+    short = [i for i, layer in enumerate(cache.layers) if getattr(layer, "is_sliding", False)]
+    if short and (cache.get_seq_length() > 0 or not isinstance(cache, DynamicCache)):
+        raise InputError(
+            f"the cache drops keys of layer {short[0]}, which a layer above needs for its hidden state; begin with "
+            "transformers.DynamicCache() inside the block"
+        )
+    for i in short:
+        cache.layers[i] = DynamicLayer()  # type: ignore[no-untyped-call]
+    return None
+
+
+def restored(model: Model, record: Mapping[str, Any]) -> None:
+    """Convert a model that was saved converted, for as long as it lives."""
+    conversion = ExitStack()
+    conversion.enter_context(to_hopfield(model, **record))
+    model.module.headscape_conversion = conversion  # type: ignore[assignment]
 
 
 class _Skips(TorchFunctionMode):

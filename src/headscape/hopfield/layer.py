@@ -5,104 +5,37 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from functools import lru_cache
-from typing import Literal, NamedTuple, get_args
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from headscape.errors import InputError
+from headscape.errors import HeadscapeError, InputError
+from headscape.hopfield.state import HiddenState, Init, Scheme, Skip, carry, check_alphas, skip_over
 
-__all__ = [
-    "HiddenState",
-    "HopfieldAttention",
-    "Init",
-    "Rotate",
-    "Scheme",
-    "Skip",
-    "carry",
-    "check_alphas",
-    "skip_over",
-]
+__all__ = ["HopfieldAttention", "KeyValues", "Rotate"]
 
-Init = Literal["zero", "first", "debias"]
-Skip = Literal["scaled", "residual"]
-Scheme = Literal["forward-backward", "sum"]
 Rotate = Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]
+TOLERANCE = 1e-5  # of the fixed-point iteration of the implicit schemes, relative to the largest token
+MAX_ITERATIONS = 200
 
 
-class HiddenState(NamedTuple):
-    """H after `depth` layers: scores (batch, head, query, key) already divided by sqrt(dk), no mask in them.
+class KeyValues:
+    """Keys and values (batch, head, token, dk) that one layer computed so far; generation passes one per layer."""
 
-    `faded` is the product of their a', what is left of H_0.
-    """
+    def __init__(self) -> None:
+        self.key: Tensor | None = None
+        self.value: Tensor | None = None
 
-    scores: Tensor
-    depth: int
-    faded: float | Tensor = 1.0
+    def __len__(self) -> int:
+        return 0 if self.key is None else self.key.shape[2]
 
-
-def check_alphas(
-    alpha: float, alpha_hidden: float, init: str, skip: str, scheme: str = "forward-backward", learned: bool = False
-) -> None:
-    """Raise an `InputError` for an alpha outside [0, 1) or an unknown `init`, `skip` or `scheme`."""
-    for name, value in (("alpha", alpha), ("alpha_hidden", alpha_hidden)):
-        if not 0 <= value < 1:  # NaN too
-            raise InputError(f"{name} must be at least 0 and below 1, not {value}; 0 switches it off")
-    if learned and (alpha_hidden == 0 or (alpha == 0 and skip == "scaled")):
-        raise InputError("what is learned starts above 0, for example at 0.02; at 0 it would never move")
-    for name, given, known in (("init", init, Init), ("skip", skip, Skip), ("scheme", scheme, Scheme)):
-        if given not in get_args(known):
-            raise InputError(f"{name} must be one of {', '.join(get_args(known))}, not {given!r}")
-
-
-def carry(
-    state: HiddenState | None,
-    scores: Tensor,
-    alpha_hidden: float | Tensor,
-    init: Init = "zero",
-    scheme: Scheme = "forward-backward",
-) -> tuple[Tensor, HiddenState | None]:
-    """One layer of the hidden state: what enters the softmax, and what the next layer gets.
-
-    H_n = a' H_n-1 + (1 - a') S_n, with S_n the scores of this layer. `state` is None in the first layer, where
-
-    * init "zero" takes H_0 = 0: the first layer is flatter by 1 - a' (the paper);
-    * "first" takes H_1 = S_1;
-    * "debias" takes H_0 = 0 and passes H_n / (1 - a'^n) to the softmax; what is carried stays undivided.
-
-    a' may be a tensor that broadcasts to the scores, such as (head, 1, 1). With a' = 0 scores are returned unchanged,
-    and nothing is carried. The scheme "sum" adds scores up without decay, H_n = H_n-1 + S_n (RealFormer).
-    """
-    if isinstance(alpha_hidden, float | int) and alpha_hidden == 0 and scheme != "sum":
-        return scores, None
-    if state is not None and state.scores.shape != scores.shape:
-        raise InputError(
-            f"layer {state.depth + 1} has scores of shape {tuple(scores.shape)} (batch, head, query, key), the one "
-            f"before it {tuple(state.scores.shape)}; a hidden state needs equal shapes"
-        )
-    depth, faded = (0, 1.0) if state is None else (state.depth, state.faded)
-    if scheme == "sum":
-        hidden = scores if state is None else state.scores + scores
-        return hidden, HiddenState(hidden, depth + 1)
-    faded = faded * alpha_hidden
-    if state is None:
-        hidden = scores if init == "first" else scores * (1 - alpha_hidden)
-    else:
-        hidden = _mixed(scores, state.scores, alpha_hidden)
-    return hidden / (1 - faded) if init == "debias" else hidden, HiddenState(hidden, depth + 1, faded)
-
-
-def skip_over(x: Tensor, out: Tensor, alpha: float | Tensor, skip: Skip) -> Tensor:
-    """What follows a layer: a x + (1 - a) out ("scaled"; no skip at a = 0), or x + out ("residual")."""
-    return _mixed(out, x, alpha) if skip == "scaled" else x + out
-
-
-def _mixed(new: Tensor, old: Tensor, kept: float | Tensor) -> Tensor:
-    """Return kept * old + (1 - kept) * new in the wider of their number types, which differ under autocast."""
-    wider = torch.promote_types(new.dtype, old.dtype)
-    weight = kept.to(wider) if isinstance(kept, Tensor) else kept
-    return torch.lerp(new.to(wider), old.to(wider), weight)
+    def added(self, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:
+        """Take those of the new tokens; all there are."""
+        if self.key is not None and self.value is not None:
+            key, value = torch.cat([self.key, key], dim=2), torch.cat([self.value, value], dim=2)
+        self.key, self.value = key, value
+        return key, value
 
 
 class HopfieldAttention(nn.Module):
@@ -129,7 +62,11 @@ class HopfieldAttention(nn.Module):
     skip
         "scaled": a x + (1 - a) attention, which at a = 0 is no skip; "residual": x + attention, alpha unused.
     scheme
-        "forward-backward", the equation above; "sum": scores are added up without decay (RealFormer).
+        "forward-backward", the equations above; the other discretizations of section F (`carry`): "forward-forward"
+        (scores one layer late), "backward-forward" and "backward-backward" (implicit: X_n+1 = a X_n +
+        (1 - a) softmax(H) V(X_n+1) is solved by iteration to a relative change of 1e-5, through which gradients flow),
+        "central" (X_n+1 = X_n-1 + 2 (1 - a) (softmax(H_n) V(X_n) - X_n), unstable); and "sum": scores are added up
+        without decay (RealFormer).
     learned
         a' of each head is a weight of the layer (its sigmoid), and starts at alpha_hidden; with a scaled skip a of each
         head too: mean_h(a_h) x + sum_h (1 - a_h) P_h V_h W_h.
@@ -162,6 +99,8 @@ class HopfieldAttention(nn.Module):
     ) -> None:
         super().__init__()
         check_alphas(alpha, alpha_hidden, init, skip, scheme, learned)
+        if dropout and scheme.startswith("backward"):
+            raise InputError(f"the scheme {scheme} is solved by iteration, which dropout would change; take dropout=0")
         n_kv = n_heads if n_kv_heads is None else n_kv_heads
         if min(dim, n_heads, n_kv) < 1 or (head_dim is None and dim % n_heads) or n_heads % n_kv:
             raise InputError(f"{n_heads} heads do not divide width {dim}, or {n_kv} key heads do not divide them")
@@ -191,11 +130,12 @@ class HopfieldAttention(nn.Module):
         x: Tensor,
         state: HiddenState | None = None,
         *,
-        source: Tensor | None = None,
+        norm: Callable[[Tensor], Tensor] | None = None,
         memory: Tensor | None = None,
         mask: Tensor | None = None,
         causal: bool = False,
         rotate: Rotate | None = None,
+        cache: KeyValues | None = None,
     ) -> tuple[Tensor, HiddenState | None]:
         """One layer.
 
@@ -205,8 +145,8 @@ class HopfieldAttention(nn.Module):
             Tokens (batch, token, dim): what the skip carries.
         state
             What the layer before returned; None in the first.
-        source
-            What attention reads in place of x: LayerNorm(x) in a pre-norm network.
+        norm
+            Applied to what attention reads in place of x: a LayerNorm in a pre-norm network.
         memory
             Tokens (batch, earlier, dim) that are attended to but do not attend; their keys come first.
         mask
@@ -216,6 +156,9 @@ class HopfieldAttention(nn.Module):
             Tokens attend only to earlier ones. May be combined with a mask.
         rotate
             Applied to queries and keys (batch, head, token, dk) before the scores, as rotary positions are.
+        cache
+            Of this layer: keys and values of earlier tokens, to which those of x are added. The state is only that of
+            the tokens in x, along depth; nothing else is kept from step to step.
 
         Returns
         -------
@@ -223,7 +166,32 @@ class HopfieldAttention(nn.Module):
         """
         if x.dim() != 3 or x.shape[-1] != self.q_proj.in_features:
             raise InputError(f"tokens must be (batch, token, {self.q_proj.in_features}), not {tuple(x.shape)}")
-        source = x if source is None else source
+        if cache is not None and (memory is not None or self.scheme.startswith("backward")):
+            raise InputError("a cache goes neither with a memory nor with an implicit scheme")
+        read = norm or (lambda tokens: tokens)
+        query, key, value = self._projected(read(x), memory, rotate, cache)
+        scores = None if self._plain else self.scores(query, key)
+        if self.scheme.startswith("backward"):
+            assert scores is not None
+            return self._solved(x, state, scores, lambda y: self._projected(read(y), memory, rotate), mask, causal)
+        heads, after = self._attended(query, key, value, scores, state, mask, causal)
+        if self.skip_logit is not None:
+            kept = torch.sigmoid(self.skip_logit)
+            out = self._joined(heads * (1 - kept[:, None, None]))
+            return kept.mean() * x + out, after
+        out = self._joined(heads)
+        if self.scheme == "central" and after is not None:
+            before = None if state is None else state.tokens
+            new = (
+                skip_over(x, out, self.alpha, "scaled") if before is None else before + 2 * (1 - self.alpha) * (out - x)
+            )
+            return new, after._replace(tokens=x)
+        return skip_over(x, out, self.alpha, self.skip), after
+
+    def _projected(
+        self, source: Tensor, memory: Tensor | None, rotate: Rotate | None, cache: KeyValues | None = None
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """Queries, keys and values (batch, head, token, dk), after rotation and with as many heads each."""
         keys_from = source if memory is None else torch.cat([memory, source], dim=1)
         query, key, value = (
             projection(given).unflatten(-1, (-1, self.head_dim)).transpose(1, 2)
@@ -231,34 +199,67 @@ class HopfieldAttention(nn.Module):
         )
         if rotate is not None:
             query, key = rotate(query, key)
+        if cache is not None:
+            key, value = cache.added(key, value)
         if self.n_kv_heads != self.n_heads:
             key, value = (t.repeat_interleave(self.n_heads // self.n_kv_heads, dim=1) for t in (key, value))
-        heads, state = self._attended(query, key, value, state, mask, causal)
-        if self.skip_logit is None:
-            return skip_over(x, self.out_proj(heads.transpose(1, 2).flatten(2)), self.alpha, self.skip), state
-        kept = torch.sigmoid(self.skip_logit)
-        out = self.out_proj((heads * (1 - kept[:, None, None])).transpose(1, 2).flatten(2))
-        return kept.mean() * x + out, state
+        return query, key, value
+
+    def _joined(self, heads: Tensor) -> Tensor:
+        out: Tensor = self.out_proj(heads.transpose(1, 2).flatten(2))
+        return out
+
+    @property
+    def _plain(self) -> bool:
+        """Whether attention is the usual one, which may be fused."""
+        usual = self.scheme == "forward-backward" and self.hidden_logit is None and self.alpha_hidden == 0
+        return usual and type(self).scores is HopfieldAttention.scores
+
+    def _solved(
+        self,
+        x: Tensor,
+        state: HiddenState | None,
+        scores: Tensor,
+        projected: Callable[[Tensor], tuple[Tensor, Tensor, Tensor]],
+        mask: Tensor | None,
+        causal: bool,
+    ) -> tuple[Tensor, HiddenState | None]:
+        """X' = a x + (1 - a) softmax(h') V(x') by fixed-point iteration from x (eqs. 56 to 59)."""
+        y = x
+        for _ in range(MAX_ITERATIONS):
+            query, key, value = projected(y)
+            seen = scores if self.scheme == "backward-forward" else self.scores(query, key)
+            heads, after = self._attended(query, key, value, seen, state, mask, causal)
+            new = skip_over(x, self._joined(heads), self.alpha, "scaled")
+            change = float((new - y).detach().abs().max())
+            y = new
+            if change <= TOLERANCE * max(1.0, float(y.detach().abs().max())):
+                return y, after
+            if not math.isfinite(change):
+                break
+        raise HeadscapeError(
+            f"the implicit step did not converge to {TOLERANCE:g} in {MAX_ITERATIONS} iterations; take a larger alpha"
+        )
 
     def _attended(
         self,
         query: Tensor,
         key: Tensor,
         value: Tensor,
+        scores: Tensor | None,
         state: HiddenState | None,
         mask: Tensor | None,
         causal: bool,
     ) -> tuple[Tensor, HiddenState | None]:
         """Each head's weighted values (batch, head, query, dk), and the state; fused where no score is carried."""
-        dropout, n_query, n_key = self.dropout if self.training else 0.0, query.shape[2], key.shape[2]
-        plain = self.scheme != "sum" and self.hidden_logit is None and self.alpha_hidden == 0
-        own = type(self).scores is not HopfieldAttention.scores
-        if plain and not own and mask is None and (not causal or n_query == n_key):
+        dropout = self.dropout if self.training else 0.0
+        if scores is None and mask is None and (not causal or query.shape[2] == key.shape[2]):
             fused = F.scaled_dot_product_attention(query, key, value, dropout_p=dropout, is_causal=causal)
             return fused, None
-        entering, state = carry(state, self.scores(query, key), self.kept, self.init, self.scheme)
+        scores = self.scores(query, key) if scores is None else scores
+        entering, after = carry(state, scores, self.kept, self.init, self.scheme)
         probs = F.softmax(_masked(entering, mask, causal), dim=-1)
-        return F.dropout(probs, dropout) @ value, state
+        return F.dropout(probs, dropout) @ value, after
 
     def extra_repr(self) -> str:
         """The settings, in the module's print."""

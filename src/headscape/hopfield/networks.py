@@ -1,13 +1,13 @@
 """Transformers to train from scratch: GPT, LLaMA-like, Vision Transformer, Transformer-XL; any kind of attention.
 
-All are pre-norm, x, H = attention(x, H, norm(x)); x = x + mlp(norm(x)), built on `HopfieldAttention`: the standard
+All are pre-norm, x, H = attention(x, H, norm); x = x + mlp(norm(x)), built on `HopfieldAttention`: the standard
 network is the one with alpha_hidden 0 and a residual skip. Weights are initialized the same way for every attention.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal, NamedTuple, get_args
 
@@ -16,7 +16,8 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from headscape.errors import InputError
-from headscape.hopfield.layer import HiddenState, HopfieldAttention, Init, Rotate, Scheme, Skip, check_alphas
+from headscape.hopfield.layer import HopfieldAttention, KeyValues, Rotate
+from headscape.hopfield.state import HiddenState, Init, Scheme, Skip, check_alphas
 
 __all__ = ["ARMS", "Arm", "Attention", "NetworkConfig", "Output", "Transformer", "arm", "base_arm"]
 
@@ -79,6 +80,34 @@ ARMS = {
         "learned hidden state",
         "a hidden state whose a' is learned per layer and head",
         changes={"learned": True, "alpha_hidden": LEARNED_START},
+    ),
+    "delayed": Arm(
+        "(forward, forward)",
+        "Hopfield attention with scores one layer late (forward, forward)",
+        hidden=True,
+        scaled=True,
+        changes={"scheme": "forward-forward"},
+    ),
+    "implicit": Arm(
+        "(backward, backward)",
+        "the implicit Hopfield layer (backward, backward)",
+        hidden=True,
+        scaled=True,
+        changes={"scheme": "backward-backward"},
+    ),
+    "implicit-delayed": Arm(
+        "(backward, forward)",
+        "the implicit Hopfield layer with explicit scores (backward, forward)",
+        hidden=True,
+        scaled=True,
+        changes={"scheme": "backward-forward"},
+    ),
+    "central": Arm(
+        "(central, central)",
+        "the Hopfield layer of central differences",
+        hidden=True,
+        scaled=True,
+        changes={"scheme": "central"},
     ),
     "longer": Arm("standard, longer", "standard attention with a third more steps", stretch=4 / 3),
 }
@@ -191,8 +220,8 @@ def _angles(positions: Tensor, dim: int) -> Tensor:
     return positions[:, None] * 10000.0 ** (-torch.arange(0, dim, 2, device=positions.device) / dim)
 
 
-def _rotary(n: int, head_dim: int, like: Tensor) -> Rotate:
-    angle = _angles(torch.arange(n, device=like.device), head_dim)
+def _rotary(n: int, head_dim: int, like: Tensor, begun: int = 0) -> Rotate:
+    angle = _angles(torch.arange(begun, begun + n, device=like.device), head_dim)
     cos, sin = (torch.cat([f(angle)] * 2, dim=-1).to(like.dtype) for f in (torch.cos, torch.sin))
 
     def turned(x: Tensor) -> Tensor:
@@ -234,10 +263,17 @@ class _Block(nn.Module):
         self.drop_path = drop_path
 
     def forward(
-        self, x: Tensor, state: HiddenState | None, memory: Tensor | None, causal: bool, rotate: Rotate | None
+        self,
+        x: Tensor,
+        state: HiddenState | None,
+        memory: Tensor | None,
+        causal: bool,
+        rotate: Rotate | None,
+        cache: KeyValues | None = None,
     ) -> tuple[Tensor, HiddenState | None]:
         earlier = None if memory is None else self.norm1(memory)
-        new, state = self.attention(x, state, source=self.norm1(x), memory=earlier, causal=causal, rotate=rotate)
+        more = {"norm": self.norm1, "memory": earlier, "causal": causal, "rotate": rotate, "cache": cache}
+        new, state = self.attention(x, state, **more)
         x = self._dropped(x, new)
         return self._dropped(x, x + self.mlp(self.norm2(x))), state
 
@@ -299,26 +335,34 @@ class Transformer(nn.Module):
         """Number of weights, shared ones counted once."""
         return sum(p.numel() for p in self.parameters())
 
-    def _embedded(self, inputs: Tensor) -> Tensor:
+    def _embedded(self, inputs: Tensor, begun: int) -> Tensor:
         if self.config.kind == "vit":
             x = self.patches(inputs).flatten(2).transpose(1, 2)
             x = torch.cat([self.class_token.expand(len(x), -1, -1), x], dim=1)
         else:
             x = self.embedding(inputs)
         if self.positions is not None:
-            if x.shape[1] > self.positions.shape[1]:
-                raise InputError(f"{x.shape[1]} tokens; the network takes at most {self.positions.shape[1]}")
-            x = x + self.positions[:, : x.shape[1]]
+            last = begun + x.shape[1]
+            if last > self.positions.shape[1]:
+                raise InputError(f"{last} tokens; the network takes at most {self.positions.shape[1]}")
+            x = x + self.positions[:, begun:last]
         return F.dropout(x, self.config.dropout, self.training)
 
-    def forward(self, inputs: Tensor, memory: list[Tensor] | None = None) -> Output:
-        """Run images (batch, channel, height, width) or ids (batch, token), with the memory of the segment before."""
-        x = self._embedded(inputs)
+    def forward(
+        self, inputs: Tensor, memory: list[Tensor] | None = None, cache: Sequence[KeyValues] | None = None
+    ) -> Output:
+        """Run images (batch, channel, height, width) or ids (batch, token), with the memory of the segment before.
+
+        With a cache, one `KeyValues` per layer, the ids are those that follow what it has seen.
+        """
+        begun = len(cache[0]) if cache else 0
+        x = self._embedded(inputs, begun)
         config, state = self.config, None
         hidden = [x]
-        rotate = _rotary(x.shape[1], config.head_dim or config.dim // config.heads, x) if config.modern else None
+        rotate = _rotary(x.shape[1], config.head_dim or config.dim // config.heads, x, begun) if config.modern else None
         for i, block in enumerate(self.blocks):
-            x, state = block(x, state, memory[i] if memory else None, config.kind != "vit", rotate)
+            own = memory[i] if memory else None
+            x, state = block(x, state, own, config.kind != "vit", rotate, cache[i] if cache else None)
             hidden.append(x)
         final = self.norm(x)
         logits = self.head(final[:, 0] if config.kind == "vit" else final)

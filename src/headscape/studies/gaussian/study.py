@@ -277,7 +277,7 @@ class _Study:
                 measured.add(f"{prefix}state {depth}", path, State(depth, state))
 
     def _watched(self, model: Model, take: Callable[[LayerData], None]) -> list[Array]:
-        from headscape.attention.sending import torch_threads
+        from headscape.attention.threads import torch_threads
         from headscape.attention.watching import watch_layers
 
         with torch_threads(self.work.asked_threads or cores()):
