@@ -27,7 +27,7 @@ FigureKind = Literal[
     "scatter",  # x, y, names?, group?
     "bars",  # names, values, low?, high?, group?
     "heatmap",  # values (n_row, n_column); rows?, columns?; centre? for a diverging palette
-    "violins",  # groups: list of {name, values, side?}
+    "violins",  # groups: list of {name, side?, label?} with values, or edges, density and said of a histogram
     "maps",  # panels: list of {name, values (n_query, n_key), query_tokens, key_tokens, high? (of a shared scale)}
     "frames",  # frames (names), panels: list of {name, x, y ((n,) or (n_frame, n)), grid?}, names, group (n_frame, n)
     "table",  # columns: list of str; rows: list of list

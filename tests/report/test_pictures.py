@@ -23,3 +23,15 @@ def test_half_violins_at_the_ends_are_not_cut():
     drawn = picture_of(FigureSpec(id="v", title="V", kind="violins", data={"groups": groups}, read="Look."), None)
     low, high = drawn["layout"]["xaxis"]["range"]
     assert low <= -0.5 and high >= 2.5
+
+
+def test_violins_of_histograms_are_stepwise_and_have_a_legend():
+    shape = {"edges": [-1.0, 0.0, 1.0], "density": [0.25, 0.75], "said": "mode 0.50"}
+    sides = (("left", "one"), ("right", "two"))
+    groups = [{"name": f"L{k}", "side": side, "label": label} | shape for k in range(2) for side, label in sides]
+    drawn = picture_of(FigureSpec(id="v", title="V", kind="violins", data={"groups": groups}, read="Look."), None)
+    left, right = drawn["traces"][2:4]
+    assert max(left["x"]) == 1.0 and min(left["x"]) == 1 - 0.45  # the fullest bin is as wide as there is room
+    assert sorted(set(np.round(right["x"], 6))) == [1.0, 1.15, 1.45] and "mode 0.50" in right["text"]
+    assert [trace["showlegend"] for trace in drawn["traces"]] == [True, True, False, False]
+    assert drawn["layout"]["xaxis"]["ticktext"] == ["L0", "L1"]

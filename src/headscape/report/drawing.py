@@ -18,7 +18,7 @@ from matplotlib.figure import Figure
 
 from headscape.errors import InputError
 from headscape.report.gather import LINKED, Section
-from headscape.report.marks import dash_of, error_bars, grouped, limits, side_of, ticks
+from headscape.report.marks import dash_of, error_bars, grouped, limits, outline, side_of, ticks
 from headscape.report.palette import CIVIDIS, LIGHT, PAPER_MARKERS, PURPLE_ORANGE
 from headscape.report.text import visible
 from headscape.results import FigureSpec
@@ -156,9 +156,19 @@ def _violins(spec: FigureSpec) -> Figure:
     figure, ax = _one(spec)
     groups = spec.data["groups"]
     names = list(dict.fromkeys(str(group["name"]) for group in groups))
+    labelled: set[str] = set()
     sides: dict[str, Literal["low", "high", "both"]] = {"negative": "low", "positive": "high", "both": "both"}
     for group in groups:
         side, at = sides[side_of(group)], names.index(str(group["name"]))
+        if "density" in group:
+            left, right, y = outline(group, at)
+            colour, label = LIGHT[1] if side == "high" else LIGHT[0], str(group.get("label", ""))
+            known = label in labelled
+            ax.fill_betweenx(
+                y, left, right, color=colour, alpha=0.5, linewidth=0, label=None if known else label or None
+            )
+            labelled.add(label)
+            continue
         values = np.asarray(group["values"], dtype=float)
         values = values[np.isfinite(values)]
         if len(values) < 2 or np.ptp(values) == 0:  # no density to draw
@@ -169,6 +179,8 @@ def _violins(spec: FigureSpec) -> Figure:
         for body in parts["bodies"]:
             body.set(facecolor=colour, edgecolor=colour, alpha=0.35, linewidth=0.8)
         parts["cmeans"].set(color=colour, linewidth=1.2)
+    if len(labelled) > 1:
+        ax.legend(loc="best", frameon=False)
     _name_columns(ax, [words(name, 24) for name in names])
     return figure
 

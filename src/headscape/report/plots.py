@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from headscape.report.coarsen import CELLS, MOST, cells_of, coarse_matrix
-from headscape.report.marks import N_COLOURS, dash_of, error_bars, grouped, limits, numbers, side_of, ticks
+from headscape.report.marks import N_COLOURS, dash_of, error_bars, grouped, limits, numbers, outline, side_of, ticks
 from headscape.report.palette import MARKERS
 from headscape.report.text import plotly_text
 from headscape.results import FigureSpec
@@ -102,8 +102,34 @@ def _heatmap(spec: FigureSpec) -> Plot:
     return [trace], layout
 
 
+def _histograms(spec: FigureSpec) -> Plot:
+    """Violins whose shape is a histogram, each as wide as its fullest bin allows, not smoothed."""
+    groups = spec.data["groups"]
+    names = list(dict.fromkeys(str(group["name"]) for group in groups))
+    traces: list[Trace] = []
+    shown: set[str] = set()
+    for group in groups:
+        left, right, y = outline(group, names.index(str(group["name"])))
+        colour = "@c1" if side_of(group) == "positive" else "@c0"
+        label = str(group.get("label", ""))
+        text = plotly_text(
+            f"{group['name']}, {label}: {group['said']}" if label else f"{group['name']}: {group['said']}"
+        )
+        around = {"x": np.concatenate([left, right[::-1]]), "y": np.concatenate([y, y[::-1]]), "text": text}
+        looks = {"mode": "lines", "fill": "toself", "hoveron": "fills", "hoverinfo": "text"}
+        named = {"name": plotly_text(label), "legendgroup": label, "showlegend": bool(label) and label not in shown}
+        colours = {"line": {"color": colour, "width": 1}, "fillcolor": colour + "/0.35"}
+        traces.append({"type": "scatter"} | around | looks | named | colours)
+        shown.add(label)
+    ticked = {"tickvals": list(range(len(names))), "ticktext": [plotly_text(name, 30) for name in names]}
+    axis = {"xaxis": layout_of(spec)["xaxis"] | ticked | {"range": [-0.55, len(names) - 0.45]}}
+    return traces, {"showlegend": len(shown) > 1, "hovermode": "closest", **axis}
+
+
 def _violins(spec: FigureSpec) -> Plot:
     groups = spec.data["groups"]
+    if groups and all("density" in group for group in groups):
+        return _histograms(spec)
     traces: list[Trace] = []
     for group in groups:
         side, name = side_of(group), plotly_text(group["name"], 30)

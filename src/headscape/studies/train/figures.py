@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pandas as pd
 
-from headscape.collapse.similarity import points_of, shown_layers
+from headscape.collapse.similarity import shape_of, shown_layers
 from headscape.hopfield.networks import LEARNED_START, base_arm
 from headscape.intervals import mean_interval
 from headscape.results import FigureSpec, table_figure
@@ -176,7 +176,7 @@ def _by_layer(r: TrainResult, name: str) -> FigureSpec:
         + (f" Over {r.pairs} of a sequence." if name == "similarity" else ""),
         caveat="A common offset of all tokens makes cosines high without any loss of rank."
         if name == "similarity"
-        else "Of trained networks that differ in more than their attention's tokens.",
+        else "A few tokens or features of large size can dominate it.",
         alt=f"Lines of {title.lower()}, one per arm.",
         x_label="layer",
         y_label=axis,
@@ -229,8 +229,8 @@ def _violins(r: TrainResult) -> FigureSpec:
     for layer in shown_layers(int(last["layer"].max()) + 1):
         for arm, side in (("standard", "left"), ("both", "right")):
             here = ((last["arm"] == arm) & (last["layer"] == layer)).to_numpy()
-            values = points_of(r.counts[here].sum(axis=0))
-            groups.append({"name": f"layer {layer}", "values": values, "side": side, "label": base_arm(arm).title})
+            shape = shape_of(r.counts[here].sum(axis=0))
+            groups.append({"name": f"layer {layer}", "side": side, "label": base_arm(arm).title} | shape)
     return FigureSpec(
         id="violins",
         title="Pairs of tokens: standard (left), Hopfield (right)",
