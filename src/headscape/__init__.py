@@ -28,14 +28,17 @@ _HOMES = {
     "hopfield.layer": ("HopfieldAttention",),
     "pruning.export": ("Export", "export_pruned"),
     "imports": ("from_attentions", "import_array"),
+    "report": ("report",),  # the package itself, which can be called
+    "report.showing": ("show",),
     "results": ("FigureSpec", "Finding", "Result"),
     "runs": ("Run",),
     "studies": ("open_result",),
+    "studies.change": ("compare_prompts",),
     "studies.heads": ("find_heads",),
     "studies.organize": ("organize",),
     "studies.prune": ("prune", "rank_heads"),
     "studies.series": ("series",),
-    "tensor": ("AttentionTensor", "HeadId"),
+    "tensor": ("AttentionHead", "AttentionTensor", "HeadId"),
     "tree": ("PartitionTree",),
     "wavelets.entropy": ("decay_curve", "head_entropies", "network_entropy", "reconstruct", "top_energy"),
     "wavelets.paraproduct": ("paraproduct",),
@@ -48,8 +51,10 @@ __getattr__, __dir__ = lazy(__name__, _HOMES)
 
 def _render_html(result: Any) -> str:
     from headscape.report.notebook import render
+    from headscape.report.showing import show_head
+    from headscape.tensor import AttentionHead
 
-    return render(result)
+    return show_head(result) if isinstance(result, AttentionHead) else render(result)
 
 
 hooks.render_html = _render_html
@@ -89,12 +94,15 @@ if TYPE_CHECKING:
     from headscape.hopfield.layer import HopfieldAttention
     from headscape.imports import from_attentions, import_array
     from headscape.pruning.export import Export, export_pruned
+    from headscape.report.showing import report, show
     from headscape.results import FigureSpec, Finding, Result
     from headscape.runs import Run
+    from headscape.studies.change import compare_prompts
+    from headscape.studies.heads import find_heads
     from headscape.studies.organize.study import organize
     from headscape.studies.prune.study import prune, rank_heads
     from headscape.studies.series.study import series
-    from headscape.tensor import AttentionTensor, HeadId
+    from headscape.tensor import AttentionHead, AttentionTensor, HeadId
     from headscape.tree import PartitionTree
     from headscape.wavelets.entropy import decay_curve, head_entropies, network_entropy, reconstruct, top_energy
     from headscape.wavelets.haar import haar_support, haar_transform, inverse_haar_transform

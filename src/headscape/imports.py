@@ -22,7 +22,7 @@ from headscape.runs import Run
 from headscape.storage import LOCK, ArrayWriter
 from headscape.tensor import Kind, MaskKind
 
-__all__ = ["from_attentions", "import_array"]
+__all__ = ["from_attentions", "import_array", "write_capture"]
 
 AXES = ("batch", "layer", "head", "query", "key")
 SLACK = 1e-2  # a probability in float16 or bfloat16 may exceed 1, and its row's sum more so
@@ -130,6 +130,11 @@ def import_array(
     config = {"kind": "import", "layout": layout, "attention": kind, "mask": block, "dtype": dtype}
     inputs = {"file": path.name, "array": name, "shape": list(values.shape), "sha256": full_hash(path)}
     return _written(made, Path(out), config, inputs)
+
+
+def write_capture(captured: Capture, out: Path) -> Capture:
+    """Write a capture that is in memory as a run."""
+    return _written([captured.batch(i) for i in range(len(captured))], out, {"kind": "memory"}, {"kind": "memory"})
 
 
 def _check_choices(kind: str, mask: str | None, dtype: str) -> None:

@@ -10,11 +10,13 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from headscape import hooks
 from headscape.checks import check_finite, integer, one_of
 from headscape.errors import InputError
 
 __all__ = [
     "AXES",
+    "AttentionHead",
     "AttentionTensor",
     "HeadId",
     "Kind",
@@ -244,6 +246,25 @@ class AttentionTensor:
         share = counts / np.diff(self.query_bounds)[:, None]
         return (self.values * share[:, :, None]).astype(np.float32)
 
+    def head(self, layer: int, head: int, block: str | None = None) -> AttentionHead:
+        """One head with its tokens; it shows itself in a notebook.
+
+        >>> AttentionTensor(np.eye(3)[:, :, None]).head(0, 0)
+        AttentionHead(heads.0.0, 3 queries x 3 keys, full, probs)
+        """
+        found = [i for i, h in enumerate(self.heads) if h[1:] == (layer, head) and block in (None, h.block)]
+        if not found:
+            layers = sorted({h.layer for h in self.heads})
+            raise InputError(
+                f"there is no head {layer}.{head}; layers go from {layers[0]} to {layers[-1]}, heads from 0"
+            )
+        i = found[0]
+        bounds = self.query_bounds, self.key_bounds
+        present = present_entries(self.mask, self.shape[:2], *bounds)
+        return AttentionHead(
+            self.values[:, :, i], self.heads[i], self.query_tokens, self.key_tokens, present, self.mask, self.kind
+        )
+
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> npt.NDArray[Any]:
         return np.array(self.values, dtype=dtype, copy=bool(copy)) if copy else np.asarray(self.values, dtype=dtype)
 
@@ -253,6 +274,37 @@ class AttentionTensor:
         if self.query_bounds is not None and self.key_bounds is not None:
             pooled = f", pooled from {self.query_bounds[-1]} x {self.key_bounds[-1]} tokens"
         return f"AttentionTensor({q} queries x {k} keys x {h} heads, {self.mask}, {self.kind}{pooled})"
+
+
+@dataclass(frozen=True, eq=False)
+class AttentionHead:
+    """One head on one input: values (n_query, n_key), its id, tokens, and which entries are present."""
+
+    values: npt.NDArray[np.float32]
+    id: HeadId
+    query_tokens: list[str]
+    key_tokens: list[str]
+    present: npt.NDArray[np.bool_]
+    mask: MaskKind = "full"
+    kind: Kind = "probs"
+
+    @property
+    def masked(self) -> npt.NDArray[np.float32]:
+        """The values, NaN where a query cannot attend."""
+        return np.where(self.present, self.values, np.float32(np.nan))
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> npt.NDArray[Any]:
+        return np.array(self.values, dtype=dtype, copy=bool(copy)) if copy else np.asarray(self.values, dtype=dtype)
+
+    def __repr__(self) -> str:
+        q, k = self.values.shape
+        return f"AttentionHead({self.id}, {q} queries x {k} keys, {self.mask}, {self.kind})"
+
+    def _repr_html_(self) -> str | None:
+        try:
+            return None if hooks.render_html is None else hooks.render_html(self)
+        except ModuleNotFoundError:  # the extra "report" is not installed
+            return None
 
 
 def _or_single(bounds: npt.NDArray[np.int64] | None, n: int) -> npt.NDArray[np.int64]:

@@ -12,11 +12,14 @@ from headscape.results import FigureSpec
 
 def test_notebook_shows_findings_and_the_same_pictures():
     result = result_of(4, 3, everything=True)
-    html = result._repr_html_()
+    whole = result._repr_html_()
+    view = re.search(r'<div style="position:relative.*?</iframe></div>', whole, re.S)[0]
+    assert view.count("<img alt=") == 1 and 'sandbox="allow-scripts allow-downloads"' in view  # a still under the frame
+    html = whole.replace(view, "")
     assert html.count("data:image/png;base64,") == len(result.shown) - 1
     verdicts = re.findall(r'<b class="verdict \w+"><span aria-hidden="true">(.)</span> (.*?):</b> (.*?)<', html)
     assert [found[:2] for found in verdicts] == [("✓", "Holds"), ("✗", "Does not hold"), ("?", "Cannot tell")]
-    assert verdicts[0][2] == "0.9 [0.8, 1] (n = 8) lies above 0.1 (chance)"
+    assert verdicts[0][2] == "0.9 [0.8, 1] (n = 8) lies above 0.1 (chance)."
     assert html.index("The ten least active heads recur") < html.index("lies above 0.1")
     assert "&lt;b&gt;this&lt;/b&gt;" in html
     assert not re.search(r"<script|<iframe|onerror=['\"]?window|javascript:", re.sub("&lt;.*?&gt;", "", html))

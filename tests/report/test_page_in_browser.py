@@ -175,7 +175,7 @@ def test_colour_menu_offers_everything_and_recolours(page):
 
     roles = RESULT.frame["role"].tolist()
     assert groups("column:2") == [roles.index(role) for role in roles]
-    assert page.inner_text("#legend").split("\n")[0].endswith("first token")
+    assert page.inner_text("#legend").split("\n")[0].endswith("previous token")
     layers = RESULT.frame["layer"].tolist()
     assert groups("layer") == [layers.index(layer) for layer in layers]
     labels = head_tree(N_LAYER, N_HEAD).level(1).tolist()
@@ -420,7 +420,7 @@ def test_table_of_heads_sorts_and_selects(page):
         page.click("#heads-table summary")
     page.click("#heads-table th button >> text=gain")
     first = page.query_selector("#heads-table tbody tr")
-    row = int(RESULT.frame["gain"].argmin())
+    row = int(RESULT.frame["gain"].argmax())  # the highest first
     assert first.get_attribute("data-head") == name(*divmod(row, N_HEAD))
     first.click()
     check_selected(page, *divmod(row, N_HEAD))

@@ -168,6 +168,7 @@ def test_a_later_study_is_linked_without_being_known(tmp_path, visit):
     assert [s.get_attribute("id") for s in page.query_selector_all(".study")] == ["study-fake", "study-prune"]
     shown = page.evaluate("document.querySelector('#fig-prune-cost .plot').data[0].z.map(row => [...row])")
     assert shown == np.arange(12.0).reshape(4, 3).tolist()
+    page.click("#grid [data-i='0']")
     page.focus("#fig-prune-cost .plot")
     page.keyboard.press("ArrowDown")
     assert page.inner_text("#panel-title") == "Layer 1, head 0"

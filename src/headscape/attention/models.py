@@ -282,7 +282,7 @@ def _from_folder(folder: Path, source: str, place: Place, random_init: int | Non
     torch_dtype = getattr(torch, dtype)
     kind = ragged_class(stock_class(config), folder) if ragged else stock_class(config)
     if random_init is None:
-        module, missing = read_module(kind, folder, torch_dtype, place.device_map)
+        module, missing = read_module(kind, folder, torch_dtype, place.device_map, config if ragged else None)
         if missing and kind is not transformers.AutoModel and not ragged:
             # a head without weights would be random: the backbone alone is what the folder really holds
             notes.append(f"{kind.__name__}: no weights for {missing[0]}; loaded the backbone alone")

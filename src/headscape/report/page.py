@@ -18,11 +18,12 @@ from typing import Any
 
 from headscape.report import palette
 from headscape.report.findings import findings, missing
+from headscape.report.first import first_screen, heads_by_role, opening_head, role_css
 from headscape.report.gather import Column, Scene
 from headscape.report.headmaps import HeadMaps
 from headscape.report.packing import pack
 from headscape.report.pictures import pictures_of
-from headscape.report.sections import PANEL, section_html
+from headscape.report.sections import section_html
 from headscape.report.text import escape, json_for_html, number, slug, visible
 from headscape.storage import replacing
 
@@ -30,8 +31,8 @@ __all__ = ["SCRIPTS", "Page"]
 
 SCRIPTS = (  # in the order in which they use each other
     *("dom", "data", "theme", "tip", "plots", "selection", "colouring", "keys"),
-    *("head_map", "head_matrix", "head_grid", "head_tree", "maps", "enlarge"),
-    *("panel_maps", "panel_image", "panel_numbers", "panel", "tables", "main"),
+    *("head_map", "head_matrix", "head_grid", "head_tree", "maps", "enlarge", "saving"),
+    *("panel_maps", "panel_text", "panel_strip", "panel_image", "panel_numbers", "panel", "first", "tables", "main"),
 )
 PALETTE = {
     **{"light": palette.LIGHT, "dark": palette.DARK, "markers": palette.MARKERS},
@@ -57,40 +58,47 @@ class Page:
         return target
 
     def html(self) -> str:
-        """Return the page: text first, then data and scripts, and last the maps, so that nothing waits for them."""
-        style, plotly = _asset("report.css"), (files("plotly") / "package_data" / "plotly.min.js").read_text("utf-8")
-        own = "(() => {\n" + "\n".join(_asset(f"{script}.js") for script in SCRIPTS) + "\n})();\n"
+        """Return the page: text and the grid of heads first, then data and maps, plotly last: the first screen needs none."""
+        plotly = (files("plotly") / "package_data" / "plotly.min.js").read_text("utf-8")
         pictures = pictures_of(self.scene)
         detail = escape(json.dumps(self.provenance, indent=1, ensure_ascii=False), 20_000).replace("↵", "\n")
         return Template(_asset("page.html")).substitute(
-            scripts=f"{_hash(plotly)} {_hash(own)}",
-            styles=f"{_hash(style)} {_hash('')}",  # plotly fills empty style elements by rule
+            self._screen(pictures, plotly),
             own_sheets=_own_sheets(plotly),
-            name=escape(self.name),
-            style=style,
             links="".join(f'<a href="#study-{slug(s.study)}">{escape(s.title)}</a>' for s in self.scene.sections),
-            facts="".join(f"<dt>{escape(label)}</dt><dd>{escape(text)}</dd>" for label, text in self.facts),
-            quote=f'<blockquote class="excerpt"><bdi>{escape(self.quote)}</bdi></blockquote>' if self.quote else "",
+            facts=" · ".join(f"<span>{escape(text)}</span>" for _, text in self.facts[:2]),
+            run="".join(f"<p>{escape(label)}: {escape(text)}</p>" for label, text in self.facts[2:]),
+            quote=f'<p class="excerpt">The input begins: <bdi>{escape(self.quote)}</bdi></p>' if self.quote else "",
             findings=findings(self.scene),
             missing=missing(self.scene, self.maps.problems),
-            sections=self._sections(pictures),
+            sections="\n".join(section_html(section, pictures, self.scene) for section in self.scene.sections),
             table=self._table(),
             provenance=detail,
-            data=json_for_html(self._data(pictures)),
             plotly=plotly,
-            own=own,
-            maps="\n".join(
-                f'<script type="application/json" id="{slug(place)}">{json_for_html(images)}</script>'
-                for place, images in self.maps.images.items()
-            ),
         )
 
-    def _sections(self, pictures: Mapping[str, Any]) -> str:
-        shown = "\n".join(section_html(section, pictures, self.scene) for section in self.scene.sections)
-        if self.scene.with_panel is not None or not self.scene.heads:
-            return shown
-        alone = f'<section class="study" id="heads"><h2>Heads</h2><div class="landscape">{PANEL}</div></section>'
-        return f"{alone}\n{shown}"
+    def view(self) -> str:
+        """Return the first screen alone, small enough for a notebook."""
+        return Template(_asset("view.html")).substitute(self._screen({}, ""))
+
+    def _screen(self, pictures: Mapping[str, Any], plotly: str) -> dict[str, str]:
+        """What the first screen needs, with the policy that allows it."""
+        style = role_css() + _asset("report.css")
+        own = "(() => {\n" + "\n".join(_asset(f"{script}.js") for script in SCRIPTS) + "\n})();\n"
+        maps = (
+            f'<script type="application/json" id="{slug(place)}">{json_for_html(images)}</script>'
+            for place, images in self.maps.images.items()
+        )
+        return {
+            "scripts": f"{_hash(plotly)} {_hash(own)}",
+            "styles": f"{_hash(style)} {_hash('')}",  # plotly fills empty style elements by rule
+            "name": escape(self.name),
+            "style": style,
+            "first": first_screen(self.scene),
+            "data": json_for_html(self._data(pictures)),
+            "own": own,
+            "maps": "\n".join(maps),
+        }
 
     def _table(self) -> str:
         n = len(self.scene.heads)
@@ -99,6 +107,8 @@ class Page:
 
     def _data(self, pictures: Mapping[str, Any]) -> dict[str, Any]:
         return {
+            "opening": opening_head(self.scene),
+            "roles": [visible(role) for role in heads_by_role(self.scene)],
             "heads": [list(head) for head in self.scene.heads],
             "columns": [_column(column) for column in self.scene.columns],
             "figures": pictures,

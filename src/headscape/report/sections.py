@@ -1,4 +1,4 @@
-"""The section of a study as HTML: its figures as cards, those of heads beside the panel of the selected head."""
+"""The section of a study as HTML: its figures as cards, those of heads under one menu of colours."""
 
 from __future__ import annotations
 
@@ -14,9 +14,8 @@ from headscape.report.text import escape, is_number, number, slug
 from headscape.results import FigureSpec
 from headscape.tensor import HeadId
 
-__all__ = ["PANEL", "caption", "section_html", "table"]
+__all__ = ["caption", "section_html", "table"]
 
-PANEL = '<aside id="panel" class="panel" aria-label="Selected head" tabindex="-1"></aside>'
 WIDTHS = {"head_map": "wide", "head_matrix": "half", "head_grid": "half", "head_tree": "wide", "frames": "wide"}
 MAX_ROWS = 500  # of a table on the page; the run directory has all of them
 WIDTH, HEIGHT, MARGIN = 700, 460, 24  # of the still
@@ -33,7 +32,7 @@ def section_html(section: Section, pictures: Mapping[str, Any], scene: Scene) ->
         parts.append(
             '<div class="toolbar"><label for="colour">Colour heads by</label><select id="colour"></select>'
             '<div id="legend" class="legend"></div></div>'
-            f'<div class="landscape"><div class="pictures">{cards}</div>{PANEL}</div>'
+            f'<div class="pictures">{cards}</div>'
         )
     elif linked:
         parts.append(f'<div class="pictures">{cards}</div>')

@@ -25,7 +25,7 @@ def title(run: Run) -> str:
 
 def captures(run: Run) -> bool:
     """Whether the run was made to capture or import attention; in other runs, no attention is missing."""
-    return run.meta.get("config", {}).get("kind") in (None, "capture", "import")
+    return run.meta.get("config", {}).get("kind") in (None, "capture", "import", "memory")
 
 
 def facts(run: Run, scene: Scene, capture: Capture | None) -> list[tuple[str, str]]:
@@ -60,6 +60,12 @@ def _input(run: Run, capture: Capture | None) -> str:
     if kind == "images":
         rows, columns = inputs.get("grid", ("?", "?"))
         return f"{_count(n_batch, 'image')} of {number(inputs.get('images', n_batch))}, {rows} x {columns} patches each"
+    lengths = inputs.get("lengths") or []
+    if kind == "ids" or lengths:
+        what = "prompt" if kind == "text" else "input"
+        sizes = f" of {' and '.join(map(str, sorted(set(lengths))[:: max(1, len(set(lengths)) - 1)]))} tokens"
+        span = sizes.replace(" and ", " to ") if len(set(lengths)) > 2 else sizes
+        return f"{_count(n_batch, what)}{span if lengths else ''}; each is one batch"
     if kind == "text":
         among = f" of {number(inputs['windows'])}" if isinstance(inputs.get("windows"), int) else ""
         pooled = f", pooled to {number(config['pool'])} blocks" if config.get("pool") else ""

@@ -61,7 +61,8 @@ function colouring(name) {
   if (kind === "block") return byCategory(heads.map((h) => h[0]), "block");
   if (kind === "column") {
     const column = columns[which];
-    return column.number ? byNumber(column.values, column.name) : byCategory(column.values, column.name);
+    const order = column.name.startsWith("role") ? (word) => data.roles.indexOf(word) : null;
+    return column.number ? byNumber(column.values, column.name) : byCategory(column.values, column.name, order);
   }
   if (kind === "cluster") {
     const { labels, name: named, count } = clustersAt(Number(which));
@@ -76,16 +77,18 @@ function colouring(name) {
   return byNumber(heads.map((h) => h[1]), "layer");
 }
 
+// heads without a role are grey
+const hue = (paint, i) => (paint.labels[i] === "mixed" ? theme.c.at(-1) : theme.c[i % theme.c.length]);
 function cssColour(paint, value) {
   if (value === null || Number.isNaN(value)) return theme.line;
-  if (paint.category) return theme.c[paint.labels.length > theme.c.length ? value : value % theme.c.length];
+  if (paint.category) return hue(paint, value);
   const share = Math.min(1, Math.max(0, (value - paint.low) / (paint.high - paint.low)));
   return `rgb(${sequential[Math.round(255 * share)].join(",")})`;
 }
 function plotlyScale(paint) {
   if (!paint.category) return scale(data.palette.sequential);
   const n = paint.labels.length;
-  return paint.labels.flatMap((_, i) => [[i / n, theme.c[i % theme.c.length]], [(i + 1) / n, theme.c[i % theme.c.length]]]);
+  return paint.labels.flatMap((_, i) => [[i / n, hue(paint, i)], [(i + 1) / n, hue(paint, i)]]);
 }
 
 const GLYPHS = ["●", "■", "◆", "✚", "✖", "○", "□", "◇"]; // the markers of the flat map, in their order
@@ -94,7 +97,7 @@ function fillLegend(box, paint) {
   if (paint.category) {
     paint.labels.forEach((label, i) => {
       const swatch = el("b", { class: "swatch", "aria-hidden": "true", text: GLYPHS[i % GLYPHS.length] });
-      swatch.style.color = theme.c[i % theme.c.length];
+      swatch.style.color = hue(paint, i);
       box.append(el("span", { title: label }, swatch, label));
     });
     return;

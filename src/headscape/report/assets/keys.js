@@ -29,6 +29,16 @@ function listenToKeys(box, move) {
     move(...ARROWS[event.key]);
   });
 }
+// After a click on anything that shows heads, the arrows go on from it, wherever the browser left the focus.
+const moves = new WeakMap(); // the way the arrows move in a picture; as in the grid elsewhere
+let keysFrom = null;
+document.addEventListener("pointerdown", (event) => { keysFrom = event.target.closest?.("[data-keys]") ?? null; }, true);
+document.addEventListener("keydown", (event) => {
+  if (!keysFrom || event.defaultPrevented || !(event.key in ARROWS) || event.ctrlKey || event.metaKey || event.altKey) return;
+  if (event.target.closest?.("input, select, textarea, dialog, canvas, .table, .text")) return;
+  event.preventDefault();
+  (moves.get(keysFrom) ?? moveInGrid)(...ARROWS[event.key]);
+});
 function alongOrder(order, rows) {
   const line = Array.from(order, (row) => rows[row]);
   return (dx, dy) => {

@@ -40,7 +40,7 @@ function whenSeen(box) {
 function paintAll() {
   const legend = byId("legend");
   if (legend) fillLegend(legend, colouring(state.colour));
-  for (const again of drawn) again();
+  for (const again of window.Plotly ? drawn : []) again();
   for (const view of openMaps) view.draw();
   if (state.head >= 0 && panel) showHead(state.head);
 }
@@ -52,7 +52,7 @@ function useTheme(name) {
 
 async function start() {
   applyTheme(themeName());
-  byId("theme").addEventListener("click", () => {
+  byId("theme")?.addEventListener("click", () => {
     chosenTheme = themeName() === "dark" ? "light" : "dark";
     try { localStorage.setItem("headscape-theme", chosenTheme); } catch { /* a page from disk may have no storage */ }
     useTheme(chosenTheme);
@@ -71,21 +71,23 @@ async function start() {
     });
   }
   buildPanel();
+  buildFirst();
   headsTable();
   widenTables();
   watchPanel();
+  if (heads.length) select(headOfAddress() >= 0 ? headOfAddress() : data.opening);
+  chosenByReader = true;
+  if (document.readyState === "loading") await new Promise((resolve) => { addEventListener("DOMContentLoaded", resolve, { once: true }); });
+  if (state.head >= 0) showPlots(state.head);
+  addSaving();
   const boxes = [...document.querySelectorAll("[data-figure]")];
   const pause = () => new Promise((resolve) => { setTimeout(resolve, 0); });
   for (const [i, box] of boxes.entries()) {
     if (i && heads.length > MANY) { whenSeen(box); continue; }
     await drawOrSay(box);
-    if (!i) {
-      document.body.dataset.first = String(Math.round(performance.now()));
-      if (heads.length) select(figures[box.dataset.figure].rows?.[0] ?? 0);
-    }
+    if (!i) document.body.dataset.first = String(Math.round(performance.now()));
     await pause();
   }
-  if (!boxes.length && heads.length) select(0);
   document.body.dataset.ready = String(Math.round(performance.now()));
 }
 

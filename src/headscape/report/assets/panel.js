@@ -13,14 +13,16 @@ function buildPanel() {
     byLayer, byHead,
     title: el("h3", { id: "panel-title", text: "" }), chips: el("div", { class: "chips" }),
     batch: el("select", { "aria-label": "Batch", id: "pick-batch" }, ...batches.map((b, i) => el("option", { value: i, text: `batch ${b.name}` }))),
+    text: el("div", { id: "panel-text" }), strip: el("div", { id: "panel-strip" }),
     maps: el("div", { class: "two", id: "panel-maps" }), seen: el("div", { id: "panel-seen" }), notes: el("div"),
     pairs: el("div", { id: "panel-pairs" }), near: el("div", { id: "panel-near" }), scores: el("div", { id: "panel-scores" }),
     decay: el("div", { id: "panel-decay" }), batches: el("div", { id: "panel-batches" }),
   });
   slot.batch.addEventListener("change", () => { shownMaps.batch = Number(slot.batch.value); showMaps(state.head); });
   panel.replaceChildren(
-    el("div", { class: "panel-head" }, slot.title, step("◀", "Previous head", -1), byLayer, byHead, step("▶", "Next head", 1)),
-    el("div", { class: "chips-row" }, slot.chips, batches.length > 1 ? slot.batch : null), slot.seen, slot.maps, slot.notes,
+    el("div", { class: "panel-head" }, slot.title, step("◀", "Previous head", -1), byLayer, byHead, step("▶", "Next head", 1),
+      saveButton(() => save(slot.maps, `head-${headLink(state.head)}`), "the maps of this head")),
+    el("div", { class: "chips-row" }, slot.chips, batches.length > 1 ? slot.batch : null), slot.seen, slot.text, slot.maps, slot.strip, slot.notes,
     el("div", { class: "two panel-two" }, slot.pairs, slot.near),
     slot.scores, el("div", { class: "two panel-two" }, slot.decay, slot.batches),
   );
@@ -42,6 +44,10 @@ function showHead(head) {
   showMaps(head);
   showNear(head);
   showScores(head);
+  showPlots(head);
+}
+function showPlots(head) {
+  if (!window.Plotly) return; // it comes last, and the rest does not wait for it
   showDecay(head);
   showBatches(head);
 }

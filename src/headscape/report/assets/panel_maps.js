@@ -6,7 +6,7 @@ const imagesOf = new Map();
 function pngsOf(block, head) {
   if (!imagesOf.has(block.images)) {
     const script = byId(block.images);
-    if (!script) return null; // not loaded yet: the maps stand at the end of the file
+    if (!script) return null;
     imagesOf.set(block.images, JSON.parse(script.textContent));
   }
   return imagesOf.get(block.images)[head];
@@ -20,10 +20,8 @@ async function showMaps(head) {
   const pngs = block && pngsOf(block, head);
   slot.seen.replaceChildren();
   if (!pngs) {
-    slot.maps.replaceChildren();
-    slot.pairs.replaceChildren();
-    if (block) addEventListener("DOMContentLoaded", () => showMaps(state.head), { once: true });
-    else if (!batches.length && !data.notes.length) slot.maps.append(el("p", { class: "note", text: "No attention maps were kept for this head." }));
+    for (const place of ["maps", "pairs", "text", "strip"]) slot[place].replaceChildren();
+    if (!batches.length && !data.notes.length) slot.maps.append(el("p", { class: "note", text: "No attention maps were kept for this head." }));
     return;
   }
   const [first, second] = await Promise.all(pngs.map(decode));
@@ -60,8 +58,11 @@ async function showMaps(head) {
   if (models.length < 2) slot.maps.append(el("p", { class: "note", text: treeId ? "The organized order of these tokens is not known." : "Run “headscape organize” to see the organized map here." }));
   made.forEach((m) => m.view.draw());
   panel.dataset.maps = headId(head);
+  if (!document.body.dataset.usable) document.body.dataset.usable = String(Math.round(performance.now()));
   showPairs(block, head);
   if (batch.picture) showPicture(batch, block, head, first.grey, valueIn(ranges[0]));
+  else showText(block, head, first.grey, valueIn(ranges[0]));
+  showStrip(head);
 }
 
 function showPairs(block, head) {

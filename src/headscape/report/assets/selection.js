@@ -22,6 +22,8 @@ function addView(box, view) {
   view.ready = false;
   box.dataset.selected = state.head >= 0 ? headId(state.head) : "";
   listenToKeys(box, view.move);
+  box.dataset.keys = "";
+  moves.set(box, view.move);
   box.addEventListener("pointerdown", () => box.focus({ preventScroll: true }), true); // so that arrow keys go on from a click
   return view;
 }

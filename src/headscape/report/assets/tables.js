@@ -5,23 +5,28 @@ function headsTable() {
   if (!details) return;
   details.addEventListener("toggle", () => {
     if (!details.open || details.querySelector("table")) return;
-    const names = ["block", "layer", "head", ...columns.map((c) => c.name)];
-    const cell = (k, i) => (k < 3 ? heads[i][k] : columns[k - 3].values[i]);
+    const fixed = manyBlocks ? 3 : 2; // block, layer and head stay in sight
+    const names = [...["block", "layer", "head"].slice(3 - fixed), ...columns.map((c) => c.name)];
+    const cell = (k, i) => (k < fixed ? heads[i][k + 3 - fixed] : columns[k - fixed].values[i]);
     const body = el("tbody");
-    let order = heads.map((_, i) => i), last = null;
+    let order = heads.map((_, i) => i), last = null, down = false;
     const fill = () => body.replaceChildren(...order.map((i) => {
-      const line = el("tr", { "data-head": headId(i), tabindex: "0", on: { click: () => select(i), keydown: (e) => { if (e.key === "Enter") select(i); } } });
+      const line = el("tr", { "data-head": headId(i), "data-i": i, tabindex: "0", on: { click: () => select(i), keydown: (e) => { if (e.key === "Enter") select(i); } } });
       names.forEach((_, k) => { const v = cell(k, i); line.append(el("td", { class: typeof v === "number" ? "number" : null, text: typeof v === "number" ? format(v) : v ?? "–" })); });
       return line;
     }));
-    const compare = (k) => (a, b) => { const [x, y] = [cell(k, a), cell(k, b)]; return typeof x === "number" ? Number.isNaN(x) - Number.isNaN(y) || x - y : String(x).localeCompare(String(y)); };
+    const compare = (k) => (a, b) => { const [x, y] = [cell(k, a), cell(k, b)]; return typeof x === "number" ? x - y : String(x).localeCompare(String(y)); };
     const head = el("tr", {}, ...names.map((name, k) => el("th", { scope: "col" }, el("button", { type: "button", text: name, on: { click: () => {
-      order = last === k ? order.reverse() : order.sort(compare(k));
+      down = last === k ? !down : typeof cell(k, 0) === "number"; // numbers: the highest first
       last = k;
+      const known = order.filter((i) => !Number.isNaN(cell(k, i))).sort(compare(k));
+      order = [...(down ? known.reverse() : known), ...order.filter((i) => Number.isNaN(cell(k, i)))];
+      [...head.children].forEach((th, n) => th.setAttribute("aria-sort", n !== k ? "none" : down ? "descending" : "ascending"));
       fill();
+      applyFilter();
     } } }))));
     fill();
-    details.append(el("div", { class: "table", role: "region", tabindex: "0", "aria-label": "All heads" }, el("table", {}, el("thead", {}, head), body)));
+    details.append(el("div", { class: "table", role: "region", tabindex: "0", "aria-label": "All heads", "data-fixed": fixed, "data-keys": "" }, el("table", {}, el("thead", {}, head), body)));
     const follow = () => body.querySelectorAll("tr").forEach((r) => r.classList.toggle("selected", r.dataset.head === headId(state.head)));
     listeners.push(follow);
     follow();

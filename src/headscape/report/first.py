@@ -1,0 +1,141 @@
+"""The first screen: heads by role and by name, the grid of layers and heads, and one interesting head already open."""
+
+from __future__ import annotations
+
+from itertools import groupby
+
+import numpy as np
+
+from headscape.errors import InputError
+from headscape.report.gather import Column, Scene
+from headscape.report.palette import DARK, LIGHT
+from headscape.report.text import escape, number
+from headscape.roles import BLOCK_ROLES, MIXED, ROLES, find_role, role_name
+
+__all__ = ["PANEL", "first_screen", "heads_by_role", "opening_head", "role_css"]
+
+PANEL = '<section id="panel" class="panel" aria-label="Selected head" tabindex="-1" data-keys></section>'
+ORDER = [role_name(role) for role in (*ROLES, *BLOCK_ROLES)]
+N_NAMES = 4  # heads of a role that are named before one asks for all
+
+
+def _role_column(scene: Scene) -> Column | None:
+    return next((c for c in scene.columns if not c.is_number and c.name.startswith("role")), None)
+
+
+def heads_by_role(scene: Scene) -> dict[str, list[int]]:
+    """The numbers of the heads of each role, strongest first; known roles in their order, `mixed` last."""
+    column = _role_column(scene)
+    if column is None:
+        return {}
+    found: dict[str, list[int]] = {}
+    for i, word in enumerate(column.values):
+        if isinstance(word, str):
+            found.setdefault(word, []).append(i)
+    rank = {role: i for i, role in enumerate(ORDER)} | {MIXED: len(ORDER) + 1}
+    scores = {c.name: c.values for c in scene.columns if c.is_number}
+    for role, heads in found.items():
+        score = scores.get(_key(role))
+        if score is not None:
+            heads.sort(key=lambda i, score=score: -float(np.nan_to_num(score[i])))  # type: ignore[misc]
+    return dict(sorted(found.items(), key=lambda item: rank.get(item[0], len(ORDER))))
+
+
+def _key(role: str) -> str:
+    try:
+        return find_role(role)
+    except InputError:
+        return role
+
+
+def opening_head(scene: Scene) -> int:
+    """The head to open the page with: the strongest induction head, else that of the first role there is."""
+    return next((heads[0] for role, heads in heads_by_role(scene).items() if role != MIXED), 0)
+
+
+def _number(roles: list[str], role: str) -> str:
+    """The class of a role's colour; `mixed` is grey."""
+    return "m" if role == MIXED else str(roles.index(role) % (len(LIGHT) - 1))
+
+
+def role_css() -> str:
+    """The colours of the roles in both themes."""
+    light, dark = ("".join(f"--r{i}:{colour};" for i, colour in enumerate(colours[:-1])) for colours in (LIGHT, DARK))
+    classes = "".join(f".r{i}{{--role:var(--r{i})}}" for i in range(len(LIGHT) - 1))
+    return f':root{{{light}}}:root[data-theme="dark"]{{{dark}}}{classes}.rm{{--role:var(--line)}}\n'
+
+
+def first_screen(scene: Scene) -> str:
+    """Chips of roles with their heads by name, search, the grid, and the panel of the selected head; empty without heads."""
+    if not scene.heads:
+        return ""
+    if len(scene.heads) == 1:
+        return f'<section id="heads" aria-label="Heads">{PANEL}</section>'
+    by_role = heads_by_role(scene)
+    chips = "".join(_chip(scene, list(by_role), role, heads) for role, heads in by_role.items())
+    listed = f'<ul class="roles" aria-label="Heads by role" data-keys>{chips}</ul>' if chips else ""
+    search = (
+        '<div class="search" role="search"><label for="search">Find heads</label>'
+        '<input id="search" type="search" placeholder="18.6, layer 3, induction…" autocomplete="off" '
+        'aria-describedby="matches"><span id="matches" class="note" role="status"></span></div>'
+    )
+    return (
+        f'<section id="heads" aria-label="Heads">{listed}<div class="first"><div class="overview">{search}'
+        f"{_grid(scene, by_role)}</div>{PANEL}</div></section>"
+    )
+
+
+def _name(scene: Scene, i: int) -> str:
+    head = scene.heads[i]
+    return str(head) if len({h.block for h in scene.heads}) > 1 else f"{head.layer}.{head.head}"
+
+
+def _chip(scene: Scene, roles: list[str], role: str, heads: list[int]) -> str:
+    names = heads if role != MIXED else []
+    hidden = ' class="extra" hidden'
+    links = "".join(
+        f'<a href="#{escape(name)}"{hidden if n >= N_NAMES else ""}>{escape(name)}</a>'
+        for n, name in enumerate(_name(scene, i) for i in names[:200])
+    )
+    more = '<span class="more" aria-hidden="true">…</span>' if len(names) > N_NAMES else ""
+    return (
+        f'<li class="r{_number(roles, role)}"><button type="button" aria-pressed="false" data-role="{escape(role)}">'
+        f'<i aria-hidden="true"></i>{escape(role)} <b>{number(len(heads))}</b></button>{links}{more}</li>'
+    )
+
+
+def _grid(scene: Scene, by_role: dict[str, list[int]]) -> str:
+    """The grid as HTML, so that it is there at the first paint and can be read without scripts."""
+    roles = list(by_role)
+    role_of = {i: role for role, heads in by_role.items() for i in heads}
+    order = sorted(range(len(scene.heads)), key=lambda i: (_block_rank(scene)[scene.heads[i].block], scene.heads[i]))
+    width = 1 + max(head.head for head in scene.heads)
+    lines, row, block = [], 0, None
+    for (own, layer), group in groupby(order, key=lambda i: scene.heads[i][:2]):
+        if own != block and len(_block_rank(scene)) > 1:
+            lines.append(f'<div class="block" role="row"><span role="rowheader">{escape(own)}</span></div>')
+        block, row = own, row + 1
+        cells = "".join(
+            _cell(scene, i, roles, role_of.get(i), f"layer {layer}, head {scene.heads[i].head}") for i in group
+        )
+        lines.append(
+            f'<div class="row" role="row"><b role="rowheader" aria-label="layer {layer}">{layer}</b>{cells}</div>'
+        )
+    size = f"--columns:{width};--rows:{row}"
+    return (
+        f'<div id="grid" role="grid" aria-label="Layers and heads, coloured by role. Arrow keys move the selection." '
+        f'style="{size}" data-keys>{"".join(lines)}</div>'
+        '<p class="note">One cell per head: rows are layers, columns are heads. Choose one, or move with the arrow keys.</p>'
+    )
+
+
+def _block_rank(scene: Scene) -> dict[str, int]:
+    return {block: n for n, block in enumerate(dict.fromkeys(head.block for head in scene.heads))}
+
+
+def _cell(scene: Scene, i: int, roles: list[str], role: str | None, name: str) -> str:
+    head = scene.heads[i]
+    said = name if role is None else f"{name}: {role}"
+    colour = "m" if role is None else _number(roles, role)
+    place = f' style="grid-column:{head.head + 2}"' if head.head else ""
+    return f'<span class="c r{colour}" role="gridcell" tabindex="-1" data-i="{i}" aria-label="{escape(said)}"{place}></span>'

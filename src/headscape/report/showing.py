@@ -1,0 +1,115 @@
+"""The page and single heads from Python: `hs.report`, `hs.show`, and how a head shows itself in a notebook."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from headscape.captures import Batch, Capture, open_capture
+from headscape.errors import InputError
+from headscape.imports import write_capture
+from headscape.report.gather import Scene, gather
+from headscape.report.headmaps import draw_maps
+from headscape.report.notebook import framed, picture_of
+from headscape.report.page import Page
+from headscape.results import FigureSpec, Result
+from headscape.runs import Run
+from headscape.studies import load_results
+from headscape.tensor import AttentionHead, AttentionTensor
+
+__all__ = ["Shown", "report", "show", "show_head"]
+
+
+class Shown(str):
+    """HTML that a notebook shows; anywhere else it is the text of a page."""
+
+    def _repr_html_(self) -> str:
+        return str(self)
+
+
+def report(source: Run | Capture | Result | Sequence[Result] | str | Path, out: str | Path | None = None) -> Path:
+    """Write the page of a run, of a capture in memory, or of results alone, and return where it is.
+
+    Parameters
+    ----------
+    source
+        A run or its directory, with whatever studies it has; a capture (one in memory is organized for the page); or
+        one or more results, whose page then has no attention maps.
+    out
+        Where to write; RUN/report.html for a run, else report.html here.
+    """
+    from headscape.report import write_report
+
+    if isinstance(source, Result) or (isinstance(source, Sequence) and not isinstance(source, str)):
+        results = [source] if isinstance(source, Result) else list(source)
+        if not results or not all(isinstance(one, Result) for one in results):
+            raise InputError("a page is made of a run, a capture or results; this list holds something else")
+        names = " and ".join(dict.fromkeys(one.title for one in results))
+        return Page(names, [], gather(results), {}).write(Path(out or "report.html"))
+    if isinstance(source, Capture) and source.run is None:
+        from headscape.studies.organize import organize
+
+        with tempfile.TemporaryDirectory(prefix="headscape-") as scratch:
+            run = write_capture(source, Path(scratch) / "attention in memory").run
+            assert run is not None
+            found = [organize(run, block=block, model=None) for block in source.blocks]
+            return write_report(run, found, Path(out or "report.html"))
+    run = source.run if isinstance(source, Capture) else source if isinstance(source, Run) else Run.open(source)
+    assert run is not None
+    return write_report(run, load_results(run), None if out is None else Path(out))
+
+
+def show(
+    source: Run | Capture | AttentionTensor | str | Path,
+    layer: int,
+    head: int,
+    batch: int = 0,
+    *,
+    block: str | None = None,
+) -> Shown:
+    """One head as a picture: its map and its attention over the text, in a notebook or as a string of HTML.
+
+    Where a notebook allows scripts, a token can be chosen and the map be enlarged; elsewhere a still picture stands in
+    its place.
+
+    >>> import numpy as np
+    >>> show(AttentionTensor(np.eye(3)[:, :, None]), 0, 0)[:4]
+    '<div'
+    """
+    X = source if isinstance(source, AttentionTensor) else _tensor(open_capture(source), batch, block)
+    return show_head(X.head(layer, head, block=block))
+
+
+def _tensor(captured: Capture, batch: int, block: str | None) -> AttentionTensor:
+    return captured.tensor(batch, block, captured.kind())
+
+
+def show_head(head: AttentionHead) -> Shown:
+    """How one head shows itself."""
+    place, name = head.id, f"Layer {head.id.layer}, head {head.id.head}"
+    facts = {"mask": head.mask, "query_tokens": head.query_tokens, "key_tokens": head.key_tokens}
+    info = {
+        "keep": [head.kind],
+        "blocks": {place.block: facts},
+        "layers": {place.block: {str(place.layer): [place.head]}},
+    }
+    key = f"{head.kind}/{place.block}.{place.layer}"
+    capture = Capture.in_memory([Batch(info, [key], lambda _: head.values[None])])
+    maps = draw_maps(capture, [place])
+    page = Page(name, [], Scene([place], [], [], []), {}, maps).view()
+    return Shown(framed(page, _still(head, name)))
+
+
+def _still(head: AttentionHead, name: str) -> str:
+    panel: dict[str, Any] = {"name": name, "values": head.masked, "query_tokens": head.query_tokens}
+    spec = FigureSpec(
+        id="head",
+        title=name,
+        kind="maps",
+        data={"panels": [panel | {"key_tokens": head.key_tokens}]},
+        read="Rows are queries, columns are keys; dark is strong attention.",
+        alt=f"Attention map of {name}",
+    )
+    return picture_of(spec)
