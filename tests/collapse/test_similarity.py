@@ -14,7 +14,7 @@ from headscape.collapse.similarity import (
     attention_entropy,
     histogram,
     layer_histograms,
-    shape_of,
+    points_of,
     shown_layers,
     summary_of,
     token_similarities,
@@ -78,16 +78,17 @@ def test_shown_layers_leave_out_none_where_all_fit(n):
 
 def test_an_empty_histogram_says_nothing():
     assert all(math.isnan(v) for v in summary_of(np.zeros(BINS)))
-    assert not shape_of(np.zeros(BINS))["density"].any()
+    assert len(points_of(np.zeros(BINS))) == 0
 
 
-def test_a_violin_shows_a_group_at_one_as_it_is():
+def test_points_stand_for_the_histogram():
     rng = np.random.default_rng(0)
-    values = np.concatenate([np.clip(rng.normal(0, 0.2, 9500), -1, 1), np.ones(500)])
-    shape = shape_of(histogram(values))
-    assert shape["density"][-1] == pytest.approx(0.05, abs=1e-3) and shape["density"][-3] < 1e-3  # not smoothed away
-    assert shape["density"].sum() == pytest.approx(1) and len(shape["edges"]) == len(shape["density"]) + 1
-    assert shape["said"].startswith("mode ") and "mean 0.05" in shape["said"]
+    values = np.concatenate([np.clip(rng.normal(0, 0.2, 7000), -1, 1), rng.uniform(0.995, 1, 3000)])
+    points = points_of(histogram(values), n=1000)
+    assert len(points) == 1000 and (np.diff(points) >= 0).all() and abs(points).max() <= 1
+    wanted = np.quantile(values, (np.arange(1000) + 0.5) / 1000)
+    assert np.abs(points - wanted)[10:].max() < 2 / BINS  # the first few stand in bins of one value
+    assert (points > 0.99).mean() == pytest.approx(0.3, abs=0.002)
 
 
 @pytest.mark.parametrize("causal", [True, False])

@@ -54,8 +54,8 @@ def collapse(
     float64: Annotated[
         bool, typer.Option("--float64/--float32", help="Precision of the model; float32 residuals stop near 2e-7.")
     ] = True,
-    seeds: Annotated[int, typer.Option(help="For table 1: how many networks.")] = 10,
-    depth: Annotated[int, typer.Option(help="For table 1: layers.")] = 12,
+    seeds: Annotated[int, typer.Option(help="For table 1: how many networks.", min=1, max=1000)] = 10,
+    depth: Annotated[int, typer.Option(help="For table 1: layers.", min=1, max=1000)] = 12,
     jobs: o.Jobs = 1,
     threads: o.Threads = None,
     engine: o.Engine = "local",

@@ -19,7 +19,9 @@ def prune(
         str,
         typer.Option(help="Largest cost of every ability: 1%, or by ability: text=1%,copy=2%,retrieval=5%,task=1%."),
     ] = "1%",
-    heads: Annotated[int | None, typer.Option(help="Remove this many heads instead of searching a budget.")] = None,
+    heads: Annotated[
+        int | None, typer.Option(help="Remove this many heads instead of searching a budget.", min=1, max=o.MANY)
+    ] = None,
     unit: Annotated[
         str, typer.Option(help="What is removed at a time: head, group (a key/value head with its queries), layer.")
     ] = "auto",
@@ -39,15 +41,18 @@ def prune(
         str, typer.Option(help="Share of the calibration windows that repeat their first half; keeps copying.")
     ] = "33%",
     windows: Annotated[
-        int, typer.Option(help="Windows of text to judge on; half as many more are used to choose.")
+        int, typer.Option(help="Windows of text to judge on; half as many more are used to choose.", min=3, max=o.MANY)
     ] = 16,
-    evaluations: Annotated[int, typer.Option(help="Sets of heads the search may try.")] = 8,
+    evaluations: Annotated[int, typer.Option(help="Sets of heads the search may try.", min=1, max=o.MANY)] = 8,
     out_dir: Annotated[
         Path | None, typer.Option("--out", help="Write the smaller model here: a folder, or FILE.gguf for llama.cpp.")
     ] = None,
     kind: Annotated[str, typer.Option(help="How to write it: auto, ragged, uniform, masked or gguf.")] = "auto",
     numbers: Annotated[str, typer.Option(help="Number type of a GGUF file: f16, q8_0 or q4_1.")] = "f16",
-    heal: Annotated[int, typer.Option(help="Steps of distillation of the output projections afterwards; 40 help.")] = 0,
+    heal: Annotated[
+        int,
+        typer.Option(help="Steps of distillation of the output projections afterwards; 40 help.", min=0, max=o.MANY),
+    ] = 0,
     study: Annotated[
         bool, typer.Option("--study", help="Also compare all criteria along curves, with controls: takes hours.")
     ] = False,
@@ -58,7 +63,7 @@ def prune(
         str, typer.Option(help="Shares of heads along the curves of a study, in percent.")
     ] = "10,20,30",
     block: o.Block = None,
-    jobs: Annotated[int, typer.Option(help="Evaluations at a time; each job loads the model.")] = 1,
+    jobs: Annotated[int, typer.Option(help="Evaluations at a time; each job loads the model.", min=1, max=1024)] = 1,
     threads: o.Threads = None,
     engine: o.Engine = "local",
     scheduler: o.Scheduler = None,

@@ -3,7 +3,7 @@
 import numpy as np
 
 import headscape as hs
-from headscape.collapse.similarity import shape_of
+from headscape.collapse.similarity import points_of
 
 
 def test_the_report_draws_every_figure(vit_run, vit):
@@ -29,6 +29,5 @@ def test_lines_are_the_numbers_of_the_result(vit):
     counts = vit.similarity.sum(axis=1)
     groups = figures["similarity"].data["groups"]
     assert [group["name"] for group in groups[::2]] == [f"L{n}" for n in range(7)]
-    np.testing.assert_array_equal(groups[2]["density"], shape_of(counts[0, 1])["density"])
-    np.testing.assert_array_equal(groups[3]["density"], shape_of(counts[vit.at("random"), 1])["density"])
-    assert [group["label"] for group in groups[:2]] == ["the model", "random weights"]
+    np.testing.assert_array_equal(groups[2]["values"], points_of(counts[0, 1]))
+    np.testing.assert_array_equal(groups[3]["values"], points_of(counts[vit.at("random"), 1]))

@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from headscape.collapse.bounds import CONDITION, bound_curves
-from headscape.collapse.similarity import ALIKE, shape_of, shown_layers
+from headscape.collapse.similarity import ALIKE, points_of, shown_layers
 from headscape.intervals import Interval, mean_interval
 from headscape.results import FigureSpec, table_figure
 from headscape.studies.collapse.result import four_of
@@ -107,7 +107,8 @@ def _violins(r: CollapseResult, counts: Array, right: int | None, **rest: Any) -
     """Histograms (n_variant, n_layer, n_bin) of the model, or of it and a variant side by side, as violins by layer."""
     sides = [(0, "both")] if right is None else [(0, "left"), (right, "right")]
     groups = [
-        {"name": f"L{k}", "side": side, "label": NAMES.get(r.variants[a], r.variants[a])} | shape_of(counts[a, k])
+        {"name": f"L{k}", "side": side, "label": NAMES.get(r.variants[a], r.variants[a])}
+        | {"values": points_of(counts[a, k])}
         for k in shown_layers(counts.shape[1])
         for a, side in sides
     ]

@@ -8,6 +8,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Unpack
 
 from headscape.captures import Capture, open_capture
+from headscape.checks import integer
+from headscape.checks import seed as check_seed
 from headscape.errors import InputError
 from headscape.runs import Run
 from headscape.storage import read_arrays
@@ -77,8 +79,8 @@ def collapse(
     InputError
         Nothing to measure (the message says how to capture it), alphas out of range, one token.
     """
-    if batches < 1:
-        raise InputError(f"batches must be at least 1, not {batches}")
+    integer("batches", batches, low=1)
+    check_seed(random_state)
     for name, value in (("alpha", alpha or 0.0), ("alpha_hidden", alpha_hidden)):
         if not 0 <= value < 1:
             raise InputError(f"{name} must be at least 0 and below 1, not {value}")

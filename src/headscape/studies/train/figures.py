@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pandas as pd
 
-from headscape.collapse.similarity import shape_of, shown_layers
+from headscape.collapse.similarity import points_of, shown_layers
 from headscape.hopfield.networks import LEARNED_START, base_arm
 from headscape.intervals import mean_interval
 from headscape.results import FigureSpec, table_figure
@@ -229,8 +229,8 @@ def _violins(r: TrainResult) -> FigureSpec:
     for layer in shown_layers(int(last["layer"].max()) + 1):
         for arm, side in (("standard", "left"), ("both", "right")):
             here = ((last["arm"] == arm) & (last["layer"] == layer)).to_numpy()
-            shape = shape_of(r.counts[here].sum(axis=0))
-            groups.append({"name": f"layer {layer}", "side": side, "label": base_arm(arm).title} | shape)
+            values = points_of(r.counts[here].sum(axis=0))
+            groups.append({"name": f"layer {layer}", "values": values, "side": side, "label": base_arm(arm).title})
     return FigureSpec(
         id="violins",
         title="Pairs of tokens: standard (left), Hopfield (right)",
