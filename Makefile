@@ -9,7 +9,7 @@ export OMP_NUM_THREADS ?= 2
 TEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadgroup
 COVERED := 0 # percent of the lines that the quick tests must reach: just below what they do
 
-.PHONY: demo test check lint fetch browser mutants slow bench clean
+.PHONY: demo test check lint fetch browser mutants faults slow bench clean
 
 demo: $(VENV)/.run
 	$(BIN)/headscape demo
@@ -39,6 +39,10 @@ browser:
 # for example: make mutants ARGS="-n 20 --only geometry --seed 3"
 mutants: $(VENV)/.dev fetch
 	nice $(BIN)/python scripts/mutants.py $(ARGS)
+
+# every command killed at every rename and at random, and two at a time: an hour or two; counts are printed at the end
+faults: $(VENV)/.dev
+	HEADSCAPE_FAULTS=1 OMP_NUM_THREADS=1 $(BIN)/python -m pytest tests/faults
 
 # which tests take more than a second of the processor: writes tests/slow.txt
 slow: $(VENV)/.dev fetch browser

@@ -11,7 +11,7 @@ JUDGE = ["she sells sea shells by the sea shore and the shells she sells are sur
 QUICK = {
     "criteria": ("novelty", "gradient", "output_norm", "l1_all", "l1_top"),
     "windows": 4,
-    "evaluations": 12,
+    "evaluations": 6,
     "threads": 1,
 }
 SILENT = {hs.HeadId("decoder", 0, 2), hs.HeadId("decoder", 1, 0)}

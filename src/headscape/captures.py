@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 from safetensors import SafetensorError, safe_open
 
-from headscape.errors import HeadscapeError, InputError
+from headscape.errors import InputError, about_a_file
 from headscape.fingerprints import file_hash
 from headscape.runs import Run
 from headscape.tensor import AttentionTensor, HeadId, Kind, MaskKind, present_entries
@@ -66,8 +66,12 @@ def _open_batch(path: Path) -> Batch:
         with safe_open(path, framework="np") as file:
             info = json.loads(file.metadata()["headscape"])
             names = list(file.keys())
-    except (SafetensorError, KeyError, ValueError, OSError) as error:
-        raise HeadscapeError(f"{path} is damaged ({error}); delete it and run the capture again") from None
+            if not {"keep", "blocks", "layers"} <= info.keys():
+                raise KeyError("its header lacks what headscape writes")
+    except OSError as error:
+        raise about_a_file(error) or InputError(f"{path} cannot be read: {error}") from None
+    except (SafetensorError, KeyError, ValueError, TypeError, AttributeError) as error:
+        raise InputError(f"{path} is damaged ({error}); delete it and run the capture again") from None
 
     def read(name: str) -> npt.NDArray[Any]:
         with safe_open(path, framework="np") as file:
@@ -122,6 +126,8 @@ class Capture:
         """
         if self.run is None:
             return {}
+        for opened in self._batches[:n]:
+            opened()  # a damaged one is said before anything is computed
         return {f"batch {i}": file_hash(self.run.batch_path(i)) for i in self.numbers[:n]}
 
     def block(self, name: str | None = None) -> str:
@@ -270,6 +276,8 @@ class Capture:
 
 def open_capture(source: Capture | Run | str | Path) -> Capture:
     """Take a capture, a run or its path."""
+    if not isinstance(source, (Capture, Run, str, Path)):
+        raise InputError(f"give a capture, a run or its path, not a {type(source).__name__}")
     return source if isinstance(source, Capture) else Capture.of_run(source)
 
 

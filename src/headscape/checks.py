@@ -68,10 +68,12 @@ def integer(name: str, value: Any, low: int | None = None, high: int | None = No
         number = operator.index(value)
     except TypeError:
         raise _refused(name, value, "a whole number") from None
+    if isinstance(value, bool):
+        raise _refused(name, value, "a whole number")
+    if low is not None and number < low and (high is None or low >= 0):
+        raise _refused(name, value, f"at least {low}")
     if low is not None and high is not None and not low <= number <= high:
         raise _refused(name, value, f"a whole number from {low} to {high}")
-    if low is not None and number < low:
-        raise _refused(name, value, f"at least {low}")
     return number
 
 

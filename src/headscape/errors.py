@@ -1,6 +1,6 @@
 """The two kinds of errors: a mistake in the request, and a failure of headscape or the machine."""
 
-__all__ = ["HeadscapeError", "InputError"]
+__all__ = ["HeadscapeError", "InputError", "about_a_file"]
 
 
 class HeadscapeError(Exception):
@@ -13,3 +13,17 @@ class InputError(HeadscapeError, ValueError):
     """A mistake in what was asked: says what is wrong, where, and what to do. Exit code 2."""
 
     exit_code = 2
+
+
+def about_a_file(error: OSError) -> InputError | None:
+    """What the system says of a named file or folder (missing, forbidden, read-only, no folder) as a mistake, or None.
+
+    >>> str(about_a_file(PermissionError(13, "Permission denied", "runs/book")))
+    'runs/book: permission denied; check the path and who may read and write it'
+    """
+    if error.filename is None or error.strerror is None:
+        return None
+    named = str(error.filename)
+    shown = named if len(named) <= 200 else f"{named[:200]}..."
+    what = error.strerror[:1].lower() + error.strerror[1:]
+    return InputError(f"{shown}: {what}; check the path and who may read and write it")

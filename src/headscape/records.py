@@ -14,7 +14,7 @@ import numpy.typing as npt
 import pandas as pd
 from safetensors import SafetensorError
 
-from headscape.errors import HeadscapeError
+from headscape.errors import InputError
 from headscape.storage import read_arrays, replacing, write_arrays, write_json
 from headscape.tree import PartitionTree
 
@@ -86,18 +86,18 @@ def write_table(path: Path, frame: pd.DataFrame) -> None:
 def load_record(kind: type[T], folder: str | Path, again: str = "run the study again") -> T:
     """Read back what `save_record` wrote, by the types of the fields of `kind`.
 
-    Raises a `HeadscapeError` that says what to do (`again`) where the files are missing, damaged, or of another format.
+    Raises an `InputError` that says what to do (`again`) where the files are missing, damaged, or of another format.
     """
     folder = Path(folder)
     try:
         said = json.loads((folder / FACTS).read_text(encoding="utf-8"))
-        if said.get("format") != FORMAT:
-            raise HeadscapeError(f"{folder} was written by another version of headscape; {again}")
-        reader = _Reader(folder, read_arrays(folder / ARRAYS)[0])
-        hints = get_type_hints(kind)
-        return kind(**{name: reader.typed(value, hints[name]) for name, value in said["fields"].items()})
+        if said.get("format") == FORMAT:
+            reader = _Reader(folder, read_arrays(folder / ARRAYS)[0])
+            hints = get_type_hints(kind)
+            return kind(**{name: reader.typed(value, hints[name]) for name, value in said["fields"].items()})
     except (OSError, ValueError, KeyError, TypeError, AttributeError, SafetensorError) as error:
-        raise HeadscapeError(f"{folder} cannot be read ({type(error).__name__}: {error}); {again}") from error
+        raise InputError(f"{folder} cannot be read ({type(error).__name__}: {error}); {again}") from error
+    raise InputError(f"{folder} was written by another version of headscape; {again}")
 
 
 @dataclasses.dataclass(frozen=True)

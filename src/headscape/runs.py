@@ -11,7 +11,7 @@ import json
 import platform
 import shutil
 from collections.abc import Mapping
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from importlib import metadata
@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from headscape.errors import InputError
+from headscape.locks import locked
 from headscape.storage import LOCK, PARTIAL, write_json
 from headscape.version import __version__
 
@@ -204,6 +205,17 @@ class Run:
         return sorted(set(range(finished[-1] + 1)) - set(finished)) if finished else []
 
     @property
+    def gap(self) -> str:
+        """A sentence about batches that are missing below the last one; empty where there are none."""
+        missing = ", ".join(map(str, self.missing_batches))
+        if not missing:
+            return ""
+        return (
+            f"{self.path} has a gap: batch {missing} is missing; what is there is used under its own number, and the command "
+            "that made the run makes the rest again"
+        )
+
+    @property
     def n_finished(self) -> int:
         """How many batches are complete on disk."""
         return len(self.finished_batches)
@@ -219,8 +231,11 @@ class Run:
         return sum(p.stat().st_size for p in self.path.rglob("*") if p.is_file())
 
     def delete(self) -> None:
-        """Remove the directory; only ever one that `open` recognised as a run."""
-        shutil.rmtree(self.path)
+        """Remove the directory, only ever one that `open` recognised as a run; `InputError` while a process writes in it."""
+        with ExitStack() as held:
+            for lock in {self.path / f"capture{LOCK}", *self.path.rglob(f"*{LOCK}")}:
+                held.enter_context(locked(lock, str(self.path), lambda _: None))
+            shutil.rmtree(self.path)
 
 
 def find_runs(folder: str | Path) -> tuple[list[Run], dict[Path, str]]:

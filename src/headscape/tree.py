@@ -187,7 +187,7 @@ class PartitionTree:
                [0, 0, 1, 2, 3],
                [0, 1, 2, 3, 4]])
         """
-        integer("the number of leaves", n, low=1)
+        integer("the number of leaves", n, 1, 2**31)
         cuts = [np.arange(n) == 0]
         while not cuts[-1].all():
             start = np.flatnonzero(cuts[-1])

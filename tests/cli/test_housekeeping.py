@@ -124,7 +124,7 @@ def test_an_empty_folder_says_how_to_begin(headscape):
 def test_a_whole_run_is_deleted(headscape, tmp_path, monkeypatch):
     make_run("runs/a")
     monkeypatch.setattr(sys, "stdin", io.StringIO(""))
-    assert "Aborted" in headscape("runs", "delete", "runs/a", code=1)  # nobody answers
+    assert "no answer" in headscape("runs", "delete", "runs/a", code=1)  # nobody answers
     assert (tmp_path / "runs" / "a").exists()
     headscape("runs", "delete", "runs/a", "--yes")
     assert not (tmp_path / "runs" / "a").exists()

@@ -30,7 +30,7 @@ def vit_run(tmp_path_factory, load):
     return folder
 
 
-OPTIONS = ["--criteria", "novelty,gradient", "--compensation", "linear", "--threads", "1", "--quiet"]
+OPTIONS = ["--threads", "1", "--quiet"]
 
 
 def test_it_proposes_writes_a_smaller_model_and_does_not_mind_being_asked_again(vit_run, tmp_path, command):
@@ -40,7 +40,7 @@ def test_it_proposes_writes_a_smaller_model_and_does_not_mind_being_asked_again(
     assert code == 0, err
     printed = json.loads(out)
     assert printed["heads"] and printed["compensation"] == "linear" and "parameters" in printed["export"]
-    assert {"criterion", "findings", "evidence", "costs", "recipe"} < set(printed)
+    assert {"criterion", "findings", "abilities", "classes", "recipe"} < set(printed)
     smaller = hs.load_model(small)
     assert sum(site.n_heads for site in smaller.sites) == 36 - len(printed["heads"])
     images, labels = hs.sample_images()
@@ -60,7 +60,10 @@ def test_mistakes_are_named_in_one_line(vit_run, tmp_path, command):
         (["--budget", "0%"], "the budget must be above 0 %"),
         (["--budget", "much"], "'much' is not a number"),
         (["--heads", "400"], "400 heads are to be removed and vit-fmnist has 36"),
-        (["--kind", "tiny"], "kind is one of masked, ragged, uniform"),
+        (["--kind", "tiny"], "kind is one of auto, gguf, masked, ragged, uniform"),
+        (["--out", "x.gguf", "--kind", "ragged"], "a GGUF file is of kind gguf"),
+        (["--out", "x.gguf", "--numbers", "q2"], "numbers of a GGUF file are f16, q8_0, q4_1"),
+        (["--budget", "copy=2%"], "no ability 'copy' to budget; here there are accuracy"),
         (["--criterion", "best"], "no criterion 'best'"),
         (["--out", str(vit_run)], "not an empty folder"),
         (["--text", "a", "--images", "b"], "give either --text or --images"),

@@ -122,7 +122,7 @@ def test_other_refusals():
         diffusion_map(np.eye(3), 0)
     with pytest.raises(InputError, match="t must be a finite number, not nan"):
         diffusion_map(np.eye(3), t=np.nan)
-    with pytest.raises(InputError, match="markov_alpha must be a finite number, not inf"):
+    with pytest.raises(InputError, match="markov_alpha must be a number from -10 to 10, not inf"):
         diffusion_map(np.eye(3), markov_alpha=np.inf)
     odd = np.array([[0.0, 1.0], [1.0, 0.0]])  # a walk that goes back and forth: eigenvalue -1
     assert diffusion_map(odd, 1, t=2).ravel() == pytest.approx([-1, 1])

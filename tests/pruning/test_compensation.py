@@ -7,6 +7,7 @@ from headscape.attention.projections import columns_of, output_projections
 from headscape.attention.samples import samples_of
 from headscape.pruning.compensation import COMPENSATIONS, RIDGE, fit_compensation, moments_on, without_heads
 from headscape.pruning.export import export_pruned
+from reference_pruning import outputs_of
 from tiny import Letters
 from zoo import make
 
@@ -22,22 +23,6 @@ def model(request):
 @pytest.fixture(scope="module")
 def samples(model):
     return samples_of(model, TEXT, 12)[0]
-
-
-def outputs_of(model, samples):
-    """Outputs of the heads of every layer, (position, head * dim), by hooks on the output projections."""
-    found = {}
-    handles = []
-    for name, path in output_projections(model).items():
-        rows = found.setdefault(name, [])
-        module = model.module.get_submodule(path)
-        handles.append(module.register_forward_pre_hook(lambda _, a, rows=rows: rows.append(a[0].flatten(0, -2))))
-    with torch.no_grad():
-        for sample in samples:
-            model.module(**sample.arguments)
-    for handle in handles:
-        handle.remove()
-    return {name: torch.cat(rows).double().numpy() for name, rows in found.items()}
 
 
 def heads_of(model):

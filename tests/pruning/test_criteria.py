@@ -7,6 +7,7 @@ from headscape.attention.projections import columns_of, output_projections
 from headscape.attention.samples import samples_of
 from headscape.pruning.criteria import CRITERIA, find_criterion, scores
 from headscape.pruning.evidence import BRIEF_WINDOWS, Evidence
+from reference_pruning import outputs_of
 from tiny import Letters
 from zoo import make
 
@@ -108,21 +109,6 @@ def test_wrong_requests(planted):
         scores("gradient", Evidence(planted.heads))
     with pytest.raises(hs.InputError, match="8 finite ones are needed"):
         scores(lambda e: np.array([1.0, np.nan]), planted)
-
-
-def outputs_of(model, samples):
-    """Outputs of the heads of every layer, (position, head * dim), by hooks."""
-    found, handles = {}, []
-    for name, path in output_projections(model).items():
-        rows = found.setdefault(name, [])
-        module = model.module.get_submodule(path)
-        handles.append(module.register_forward_pre_hook(lambda _, a, rows=rows: rows.append(a[0].flatten(0, -2))))
-    with torch.no_grad():
-        for sample in samples:
-            model.module(**sample.arguments)
-    for handle in handles:
-        handle.remove()
-    return {name: torch.cat(rows).double().numpy() for name, rows in found.items()}
 
 
 def test_novelty_is_what_regression_leaves_after_the_output_projection(planted):

@@ -22,17 +22,19 @@ def test_a_ragged_model_is_not_exported_again(tmp_path):
     model = model_of("gpt2")
     export_pruned(model, [(0, 1)], tmp_path / "out", "ragged")
     with pytest.raises(hs.InputError, match="ragged export already"):
-        export_pruned(load_ragged(model, tmp_path / "out"), [(0, 0)], tmp_path / "again")
+        export_pruned(load_ragged(model, tmp_path / "out"), [(0, 0)], tmp_path / "again", "masked")
 
 
 def test_means_that_do_not_fit(tmp_path):
     model = model_of("gpt2")
     means = means_of(model)
     with pytest.raises(hs.InputError, match=r"the mean of head decoder\.0\.1 has shape \(3,\), its output \(8,\)"):
-        export_pruned(model, [(0, 1)], tmp_path / "out", means={**means, hs.HeadId("decoder", 0, 1): np.ones(3)})
+        export_pruned(
+            model, [(0, 1)], tmp_path / "out", "masked", means={**means, hs.HeadId("decoder", 0, 1): np.ones(3)}
+        )
     del means[hs.HeadId("decoder", 0, 1)]
     with pytest.raises(hs.InputError, match=r"means lack head decoder\.0\.1"):
-        export_pruned(model, [(0, 1)], tmp_path / "out", means=means)
+        export_pruned(model, [(0, 1)], tmp_path / "out", "masked", means=means)
 
 
 def test_bad_requests_write_nothing(tmp_path):
@@ -43,7 +45,7 @@ def test_bad_requests_write_nothing(tmp_path):
         (every, "masked", "all 8 heads"),
         (every, "ragged", "at least one must stay"),
         ([(0, 9)], "masked", r"no head decoder\.0\.9"),
-        ([(0, 0)], "smaller", "kind is one of masked, ragged, uniform, not 'smaller'"),
+        ([(0, 0)], "smaller", "kind is one of auto, gguf, masked, ragged, uniform, not 'smaller'"),
     ]:
         with pytest.raises(hs.InputError, match=message):
             export_pruned(model, heads, tmp_path / "out", kind)
@@ -52,17 +54,17 @@ def test_bad_requests_write_nothing(tmp_path):
     (tmp_path / "full" / "mine.txt").write_text("mine")
     for place in ("full", "full/mine.txt"):
         with pytest.raises(hs.InputError, match="exists and is not an empty folder"):
-            export_pruned(model, [(0, 0)], tmp_path / place)
+            export_pruned(model, [(0, 0)], tmp_path / place, "masked")
     assert [path.name for path in tmp_path.rglob("*")] == ["full", "mine.txt"]
     example = torch.ones(1, 3, 8), torch.ones(1, 3, 8), torch.ones(1, 3, 8)
     plain = hs.wrap_module(torch.nn.MultiheadAttention(8, 2, batch_first=True), example=example)
     with pytest.raises(hs.InputError, match="plain module"):
-        export_pruned(plain, [(0, 0)], tmp_path / "out")
+        export_pruned(plain, [(0, 0)], tmp_path / "out", "masked")
 
 
 def test_an_empty_folder_is_taken(tmp_path):
     (tmp_path / "out").mkdir()
-    export_pruned(model_of("gpt2"), [(0, 0)], tmp_path / "out")
+    export_pruned(model_of("gpt2"), [(0, 0)], tmp_path / "out", "masked")
     assert hs.load_model(tmp_path / "out", device="cpu").family == "gpt2"
     assert [path.name for path in tmp_path.iterdir()] == ["out"]
 
@@ -93,11 +95,11 @@ def test_the_same_export_again_is_accepted_and_left_alone(tmp_path):
 
 def test_a_finished_export_whose_weights_were_changed_is_not_believed(tmp_path):
     model = model_of("gpt2")
-    export_pruned(model, [(0, 0)], tmp_path / "out")
+    export_pruned(model, [(0, 0)], tmp_path / "out", "masked")
     other = make("gpt2", seed=1)
     other.save_pretrained(tmp_path / "out")
     with pytest.raises(hs.HeadscapeError, match="away from the ablated model's"):
-        export_pruned(model, [(0, 0)], tmp_path / "out")
+        export_pruned(model, [(0, 0)], tmp_path / "out", "masked")
 
 
 def test_an_export_that_was_killed_is_made_again(tmp_path, monkeypatch):
@@ -109,7 +111,7 @@ def test_an_export_that_was_killed_is_made_again(tmp_path, monkeypatch):
     with monkeypatch.context() as patched:
         patched.setattr(export, "_compared", stopped)
         with pytest.raises(KeyboardInterrupt):
-            export_pruned(model, [(0, 0)], out)
+            export_pruned(model, [(0, 0)], out, "masked")
     assert not list(tmp_path.iterdir())
     # what kill -9 leaves: half a folder, and the lock of a process that is no more
     killed = subprocess.Popen([sys.executable, "-c", "pass"])
@@ -118,8 +120,8 @@ def test_an_export_that_was_killed_is_made_again(tmp_path, monkeypatch):
     (tmp_path / ".out.partial" / "model.safetensors").write_bytes(b"half")
     holder = {"pid": killed.pid, "host": socket.gethostname(), "started": "", "birth": ""}
     (tmp_path / ".out.lock").write_text(json.dumps(holder))
-    export_pruned(model, [(0, 0)], out)
-    export_pruned(model, [(0, 0)], tmp_path / "whole")
+    export_pruned(model, [(0, 0)], out, "masked")
+    export_pruned(model, [(0, 0)], tmp_path / "whole", "masked")
     assert contents(out) == contents(tmp_path / "whole")
     assert {path.name for path in tmp_path.iterdir()} == {"out", "whole"}
 
@@ -130,7 +132,7 @@ def test_a_network_that_computes_something_else_is_not_kept(tmp_path, monkeypatc
 
     monkeypatch.setitem(export.KINDS, "masked", wrong)
     with pytest.raises(hs.HeadscapeError, match="away from the ablated model's .*nothing was written"):
-        export_pruned(model_of("gpt2"), [(0, 1)], tmp_path / "out")
+        export_pruned(model_of("gpt2"), [(0, 1)], tmp_path / "out", "masked")
 
     def broken(model, removed):
         copied = forms.ragged(model, removed)
@@ -138,14 +140,14 @@ def test_a_network_that_computes_something_else_is_not_kept(tmp_path, monkeypatc
 
     monkeypatch.setitem(export.KINDS, "masked", broken)
     with pytest.raises(hs.HeadscapeError, match="does not run: .*nothing was written"):
-        export_pruned(model_of("gpt2"), [(0, 1)], tmp_path / "out")
+        export_pruned(model_of("gpt2"), [(0, 1)], tmp_path / "out", "masked")
     assert not list(tmp_path.iterdir())
 
 
 def test_what_is_known_of_the_model_goes_along(tmp_path):
     model = model_of("llama")
     model.licence, model.prefix, model.tokenizer = "apache-2.0", (1,), None
-    export_pruned(model, ["decoder.0.3"], tmp_path / "out")
+    export_pruned(model, ["decoder.0.3"], tmp_path / "out", "masked")
     loaded = hs.load_model(tmp_path / "out", device="cpu")
     assert (loaded.licence, loaded.prefix) == ("apache-2.0", (1,))
     assert loaded.fingerprint != model.fingerprint  # the new weights have their own

@@ -31,7 +31,7 @@ from headscape.pruning.export import export_pruned
 def test_masked_loads_everywhere_and_equals_the_ablated_model(name, tmp_path):
     model = model_of(name)
     heads = some_heads(model)
-    report = export_pruned(model, heads, tmp_path / "out")
+    report = export_pruned(model, heads, tmp_path / "out", "masked")
     check(model, heads, report, stock(tmp_path / "out", model.module))
     assert report.parameters.before == report.parameters.after and report.zeroed == report.heads
 
@@ -40,7 +40,7 @@ def test_masked_loads_everywhere_and_equals_the_ablated_model(name, tmp_path):
 def test_masked_finds_the_output_projection_of_any_attention(name, tmp_path):
     model = model_of(name)
     heads = some_heads(model)
-    export_pruned(model, heads, tmp_path / "out")
+    export_pruned(model, heads, tmp_path / "out", "masked")
     from headscape.attention.tapping import attention_implementation
 
     loaded = hs.load_model(tmp_path / "out", device="cpu")
@@ -50,7 +50,7 @@ def test_masked_finds_the_output_projection_of_any_attention(name, tmp_path):
 
 def test_masked_changes_nothing_but_columns_of_the_output_projection(tmp_path):
     model = model_of("llama")
-    export_pruned(model, [(1, 2)], tmp_path / "out")
+    export_pruned(model, [(1, 2)], tmp_path / "out", "masked")
     before, after = model.module.state_dict(), T.AutoModelForCausalLM.from_pretrained(tmp_path / "out").state_dict()
     changed = [name for name in before if not torch.equal(before[name], after[name])]
     assert changed == ["model.layers.1.self_attn.o_proj.weight"]  # W_V serves the other query of the group
@@ -210,7 +210,7 @@ def test_ragged_holds_any_choice_of_any_family(name, tmp_path):
         report = export_pruned(model, heads, tmp_path / str(i), "ragged")
         loaded = load_ragged(model, tmp_path / str(i))
         if name == "falcon-alibi":  # its fused path differs from its eager one; both exports go through it
-            export_pruned(model, heads, tmp_path / f"masked-{i}")
+            export_pruned(model, heads, tmp_path / f"masked-{i}", "masked")
             assert relative(logits(loaded), logits(hs.load_model(tmp_path / f"masked-{i}", device="cpu"))) < 1e-5
         else:
             check(model, heads, report, loaded)
@@ -228,7 +228,7 @@ def test_ragged_refuses_an_attention_it_does_not_understand(tmp_path):
 def test_mean_outputs_are_kept_in_the_stock_bias(name, tmp_path):
     model = model_of(name)
     heads, means = some_heads(model), means_of(model)
-    report = export_pruned(model, heads, tmp_path / "out", means=means)
+    report = export_pruned(model, heads, tmp_path / "out", "masked", means=means)
     loaded = stock(tmp_path / "out", model.module)
     check(model, heads, report, loaded, means)
     assert relative(ablated_logits(model, heads), logits(loaded)) > 1e-4
@@ -245,7 +245,7 @@ def test_means_without_a_bias_need_the_ragged_form(name, tmp_path):
     model = model_of(name)
     means = means_of(model)
     with pytest.raises(hs.InputError, match="no output bias.*'ragged', or without means"):
-        export_pruned(model, some_heads(model), tmp_path / "out", means=means)
+        export_pruned(model, some_heads(model), tmp_path / "out", "masked", means=means)
     if name != "phi3":
         pairs = [site.heads[h] for site in model.sites for h in (1, 2)]
         with pytest.raises(hs.InputError, match="no output bias"):

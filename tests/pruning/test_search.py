@@ -1,4 +1,3 @@
-import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -9,44 +8,34 @@ from reference import QUICK
 
 
 @QUICK
-@given(
-    st.lists(st.floats(0.01, 5), min_size=2, max_size=30),
-    st.floats(0.05, 20),
-    st.integers(0, 100),
-    st.booleans(),
-)
-def test_the_budget_holds_and_one_head_stays(prices, budget, seed, with_tree):
-    n = len(prices)
-    order = np.random.default_rng(seed).permutation(n).tolist()
-    tree = hs.PartitionTree.dyadic(n) if with_tree else None
+@given(st.integers(2, 300), st.floats(0.005, 1.5), st.floats(0.3, 4))
+def test_the_budget_holds_one_unit_stays_and_the_end_is_near(n_units, crossing, power):
     calls = []
 
-    def cost(heads):
-        assert len(set(heads)) == len(heads)
-        calls.append(heads)
-        return sum(prices[h] for h in heads)
+    def ratio(n):
+        assert 0 < n < n_units and n not in calls
+        calls.append(n)
+        return (n / (crossing * n_units)) ** power
 
-    found = within_budget(order, cost, budget, tree=tree, evaluations=25)
-    assert sum(prices[h] for h in found.heads) <= budget + 1e-12
-    assert found.cost == pytest.approx(sum(prices[h] for h in found.heads))
-    assert len(found.heads) < n and len(calls) == len(found.trials) <= 25
-    longest = next((k for k in range(n - 1, 0, -1) if sum(prices[h] for h in order[:k]) <= budget), 0)
-    assert len(found.heads) >= longest
-
-
-def test_a_folder_goes_together():
-    order = [0, 1, 2, 3, 4, 5, 6, 7]
-
-    def cost(heads):  # heads 4 and 5 only cost something when one of them is left alone; 2 is dear
-        split = len({4, 5} & set(heads)) == 1
-        return 0.1 * len(heads) + 10 * split + 10 * (2 in heads) + 10 * bool({3, 6, 7} & set(heads))
-
-    tree = hs.PartitionTree.from_labels([[0, 0, 1, 1, 2, 2, 3, 3]])
-    assert set(within_budget(order, cost, 1.0, tree=tree).heads) == {0, 1, 4, 5}
-    assert set(within_budget(order, cost, 1.0).heads) == {0, 1}
+    found = within_budget(n_units, ratio, evaluations=30)
+    assert found.n == 0 or ratio_of(found.n, crossing * n_units, power) <= 1
+    assert [n for n, _ in found.trials] == calls
+    best = max((n for n in range(n_units) if n <= crossing * n_units), default=0)
+    assert best - found.n <= max(1, round(0.01 * n_units))
 
 
-def test_nothing_fits():
-    assert within_budget([0, 1, 2], lambda heads: 9.0, 1.0).heads == ()
-    with pytest.raises(hs.InputError, match="must be above 0"):
-        within_budget([0, 1], lambda heads: 0.0, 0.0)
+def ratio_of(n, crossing, power):
+    return (n / crossing) ** power
+
+
+def test_a_power_law_is_met_in_few_trials():
+    for crossing in (20, 64, 150):
+        found = within_budget(270, lambda n, c=crossing: (n / c) ** 2, evaluations=6)
+        assert 0.85 * crossing <= found.n <= crossing
+
+
+def test_nothing_fits_and_nothing_is_asked():
+    assert within_budget(3, lambda n: 9.0).n == 0
+    assert within_budget(50, lambda n: -1.0).n >= 48
+    with pytest.raises(hs.InputError, match="at least 1 evaluation"):
+        within_budget(5, lambda n: 1.0, evaluations=0)

@@ -28,3 +28,7 @@ for seeds in 1 2; do
   $TRAIN gpt --out "$OUT/depth24" --text "$BOOKS" --layers 24 --seeds $seeds --steps 2500 --search-steps 300 \
     --rates 1.5e-3,3e-3 --arms standard,hidden
 done
+for seeds in 1 2; do
+  $TRAIN smollm2-135m --out "$OUT/smollm2" --text "$BOOKS" --tokenizer smollm2-135m --seeds $seeds --arms standard,hidden \
+    --init first
+done

@@ -21,6 +21,8 @@ from headscape.attention.samples import Sample, replayed, samples_of
 from headscape.attention.sites import Site, run, select_heads
 from headscape.attention.tapping import tapped
 from headscape.captures import KEEP, Batch, Capture
+from headscape.checks import integer
+from headscape.checks import seed as check_seed
 from headscape.errors import HeadscapeError, InputError
 from headscape.locks import locked
 from headscape.runs import Run, human_bytes
@@ -168,10 +170,11 @@ class Request:
         if self.dtype not in STORAGE:
             raise InputError(f"storage dtype is float16 or float32, not {self.dtype!r}")
         for name, value in (("tokens", self.tokens), ("batches", self.batches)):
-            if value is not None and value < 1:
-                raise InputError(f"{name} must be at least 1, not {value}")
-        if self.seed < 0:
-            raise InputError(f"the seed must be 0 or above, not {self.seed}")
+            if value is not None:
+                integer(name, value, low=1)
+        if self.pool is not None:
+            integer("pool", self.pool, low=1)
+        check_seed(self.seed, "seed")
 
 
 @dataclass(frozen=True)

@@ -12,12 +12,14 @@ from typing import Any
 import numpy as np
 
 from headscape.attention import bundled
-from headscape.attention.loading import gguf_weights, quiet, read_gguf
+from headscape.attention.deci import read_deci
+from headscape.attention.loading import gguf_weights, mark_ragged, quiet, read_gguf
+from headscape.attention.ragged import write_plans
 from headscape.errors import InputError
 from headscape.fingerprints import file_hash, joint_hash
 from headscape.storage import ArrayWriter, write_json
 
-__all__ = ["converted"]
+__all__ = ["converted", "fields_of"]
 
 CONVERTED = "converted-2"  # 0.1 kept no hash of what it made
 
@@ -46,24 +48,28 @@ def converted(file: Path, say: Callable[[str], None]) -> Path:
     import gguf
 
     target.parent.mkdir(parents=True, exist_ok=True)
-    try:
-        reader = gguf.GGUFReader(file)
-    except (ValueError, IndexError, OSError) as error:
-        raise InputError(f"{file.name} cannot be read as GGUF: {str(error).splitlines()[0]}") from None
-    said: Mapping[str, Any] = {name: field.contents() for name, field in reader.fields.items() if "tokens" not in name}
+    said = fields_of(file)
     with quiet(), tempfile.TemporaryDirectory(dir=target.parent) as scratch:
-        module, tokenizer = read_gguf(file)
         made = Path(scratch) / "model"
         made.mkdir()
-        with ArrayWriter(made / "model.safetensors", len(module.state_dict()), {"format": "pt"}) as writer:
-            for name, weights in gguf_weights(reader, module):
-                writer.add(name, weights.astype(np.float32, copy=False))
-        module.config.architectures, module.config.dtype = [type(module).__name__], "float32"
-        module.config.save_pretrained(made)
-        module.generation_config.save_pretrained(made)
-        tokenizer.save_pretrained(made)
+        if said.get("general.architecture") == "deci":
+            module, tokenizer, plans = read_deci(file, said, Path(scratch))
+            module.save_pretrained(made)
+            if plans:
+                write_plans(made, plans)
+                mark_ragged(made)
+        else:
+            module, tokenizer = read_gguf(file)
+            with ArrayWriter(made / "model.safetensors", len(module.state_dict()), {"format": "pt"}) as writer:
+                for name, weights in gguf_weights(gguf.GGUFReader(file), module):
+                    writer.add(name, weights.astype(np.float32, copy=False))
+            module.config.architectures, module.config.dtype = [type(module).__name__], "float32"
+            module.config.save_pretrained(made)
+            module.generation_config.save_pretrained(made)
+        if tokenizer is not None:
+            tokenizer.save_pretrained(made)
         bos = said.get("tokenizer.ggml.bos_token_id")
-        needs_bos = said.get("tokenizer.ggml.add_bos_token") and tokenizer.encode("x")[0] != bos
+        needs_bos = said.get("tokenizer.ggml.add_bos_token") and tokenizer and tokenizer.encode("x")[0] != bos
         write_json(
             made / bundled.NOTES,
             {
@@ -80,3 +86,14 @@ def converted(file: Path, say: Callable[[str], None]) -> Path:
             if not (target / "config.json").is_file():
                 raise
     return target
+
+
+def fields_of(file: Path) -> Mapping[str, Any]:
+    """The fields of a GGUF file but for its tokens."""
+    import gguf
+
+    try:
+        fields = gguf.GGUFReader(file).fields
+    except (ValueError, IndexError, OSError) as error:
+        raise InputError(f"{file.name} cannot be read as GGUF: {str(error).splitlines()[0]}") from None
+    return {name: field.contents() for name, field in fields.items() if "tokens" not in name and "merges" not in name}

@@ -23,6 +23,7 @@ __all__ = [
     "Windows",
     "chosen_of",
     "cut_windows",
+    "frame_of",
     "read_images",
     "read_texts",
     "sample_images",
@@ -114,7 +115,7 @@ class Windows:
     sha256: str  # of the token ids of all windows, chosen or not
 
 
-def _frame(tokenizer: Any, chat: bool, prefix: Sequence[int]) -> tuple[list[int], list[int]]:
+def frame_of(tokenizer: Any, chat: bool, prefix: Sequence[int]) -> tuple[list[int], list[int]]:
     """Ids the tokenizer (or its chat template) puts before and after a text."""
     probe = "x"
     body = tokenizer.encode(probe, add_special_tokens=False)
@@ -151,7 +152,7 @@ def cut_windows(
     The choice is the beginning of a seeded shuffle; None takes all in reading order. With `keep_short` a text shorter than one window is
     kept at its own length; otherwise only whole windows count. Nothing is padded.
     """
-    before, after = _frame(tokenizer, chat, prefix)
+    before, after = frame_of(tokenizer, chat, prefix)
     body = tokens - len(before) - len(after)
     if body < 1:
         raise InputError(f"a window of {tokens} tokens has no room beside {len(before) + len(after)} special tokens")
@@ -185,7 +186,7 @@ def whole_texts(
     texts: Sequence[str], tokenizer: Any, tokens: int, *, chat: bool = False, prefix: Sequence[int] = ()
 ) -> Windows | None:
     """Every text whole, at its own length; None if one has more than `tokens` tokens, refused if these are `Prompts`."""
-    before, after = _frame(tokenizer, chat, prefix)
+    before, after = frame_of(tokenizer, chat, prefix)
     ids = [[*before, *tokenizer.encode(t, add_special_tokens=False, verbose=False), *after] for t in texts]
     for i, (text, found) in enumerate(zip(texts, ids, strict=True)):
         if len(found) > tokens:

@@ -20,6 +20,7 @@ from headscape.attention.samples import Sample, grouped, samples_of
 from headscape.attention.sites import run, select_heads
 from headscape.attention.tapping import tapped
 from headscape.attention.taps import AttentionCall, Tap
+from headscape.checks import finite
 from headscape.errors import InputError
 from headscape.tensor import HeadId
 
@@ -124,6 +125,7 @@ class _Scaling(Tap):
 @contextmanager
 def scale_scores(model: Model, heads: Iterable[Any], factor: float) -> Iterator[Model]:
     """Multiply what softmax sees of these heads by a factor (an inverse temperature)."""
+    finite("factor", factor)
     factors = {}
     sizes = {site.name: site.n_heads for site in model.sites}
     for name, found in select_heads(model, heads).items():

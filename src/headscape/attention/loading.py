@@ -16,10 +16,12 @@ from typing import Any
 from headscape.attention.placing import DeviceMap, device_map_of
 from headscape.errors import InputError
 from headscape.fingerprints import cache_root
+from headscape.storage import write_json
 
 __all__ = [
     "draw_module",
     "gguf_weights",
+    "mark_ragged",
     "quiet",
     "read_config",
     "read_gguf",
@@ -87,12 +89,28 @@ def _reading(place: Path) -> Iterator[None]:
         raise InputError(f"{place} cannot be read as a model: {type(error).__name__}: {said}") from error
 
 
+RAGGED = "headscape ragged {}: open this folder with headscape.load_model"
+"""Model type of a ragged network: what plain transformers says it does not know."""
+
+
+def mark_ragged(folder: Path) -> None:
+    """Say in config.json that a folder is not what its stock type promises."""
+    file = folder / "config.json"
+    said = json.loads(file.read_text(encoding="utf-8"))
+    write_json(file, {**said, "model_type": RAGGED.format(said["model_type"]), "stock_model_type": said["model_type"]})
+
+
 def read_config(folder: Path) -> Any:
-    """The configuration of a model folder."""
+    """The configuration of a model folder; of a ragged one, that of the stock network it was cut from."""
     import transformers
 
     with _reading(folder):
-        config = transformers.AutoConfig.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
+        said = json.loads((folder / "config.json").read_text(encoding="utf-8"))
+        stock = said.pop("stock_model_type", None) if isinstance(said, dict) else None
+        if stock is not None:
+            config = transformers.AutoConfig.for_model(**{**said, "model_type": stock})
+        else:
+            config = transformers.AutoConfig.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
     kernel = getattr(config, "_attn_implementation", None)
     if kernel is not None and "/" in str(kernel):
         raise InputError(
@@ -111,9 +129,13 @@ def stock_class(config: Any) -> Any:
     return named if stock else transformers.AutoModel
 
 
-def read_module(kind: Any, folder: Path, dtype: Any, device_map: DeviceMap | None = None) -> tuple[Any, list[str]]:
+def read_module(
+    kind: Any, folder: Path, dtype: Any, device_map: DeviceMap | None = None, config: Any = None
+) -> tuple[Any, list[str]]:
     """The network of a folder as `kind`, and the names of the weights that the folder lacks."""
     options = {"dtype": dtype, "use_safetensors": True, "output_loading_info": True, "local_files_only": True}
+    if config is not None:
+        options["config"] = config
     with _reading(folder):
         if device_map is not None:
             import torch

@@ -48,11 +48,16 @@ class Loss:
 
 @dataclass(frozen=True)
 class Task:
-    """One forward pass whose loss is known: its arguments, and the token or class wanted (-100 where none is)."""
+    """One forward pass whose loss is known: its arguments, and the token or class wanted (-100 where none is).
+
+    With `spans` (start, stop) of its only sequence, a loss for each of them alone, and whether all its tokens are the
+    likeliest ones.
+    """
 
     arguments: dict[str, Tensor]
     wanted: Tensor
     n: int
+    spans: tuple[tuple[int, int], ...] = ()
 
 
 def tasks_of(model: Model, samples: Sequence[Sample], seed: int = 0) -> list[Task]:
@@ -91,6 +96,11 @@ def task_loss(model: Model, task: Task) -> tuple[Tensor, Tensor | None]:
         logits, wanted = logits[:, :-1], wanted[:, 1:]
     flat = F.cross_entropy(logits.flatten(0, 1), wanted.flatten(), reduction="none", ignore_index=-100)
     each = flat.view(wanted.shape)
+    if task.spans:
+        back = int(model.task == "causal-lm")
+        right = (logits.argmax(-1) == wanted)[0]
+        parts = [slice(start - back, stop - back) for start, stop in task.spans]
+        return torch.stack([each[0, s].mean() for s in parts]), torch.stack([right[s].all() for s in parts])
     return each.sum(1) / (wanted != -100).sum(1), None
 
 

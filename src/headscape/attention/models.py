@@ -18,7 +18,7 @@ from headscape.attention.inputs import ImagePreparation
 from headscape.attention.loading import draw_module, read_config, read_module, read_tokenizer, stock_class
 from headscape.attention.placing import DeviceMap
 from headscape.errors import InputError
-from headscape.fingerprints import joint_hash
+from headscape.fingerprints import file_hash, full_hash, joint_hash
 
 if TYPE_CHECKING:
     import torch
@@ -282,7 +282,7 @@ def _from_folder(folder: Path, source: str, place: Place, random_init: int | Non
     torch_dtype = getattr(torch, dtype)
     kind = ragged_class(stock_class(config), folder) if ragged else stock_class(config)
     if random_init is None:
-        module, missing = read_module(kind, folder, torch_dtype, place.device_map)
+        module, missing = read_module(kind, folder, torch_dtype, place.device_map, config if ragged else None)
         if missing and kind is not transformers.AutoModel and not ragged:
             # a head without weights would be random: the backbone alone is what the folder really holds
             notes.append(f"{kind.__name__}: no weights for {missing[0]}; loaded the backbone alone")
@@ -322,6 +322,24 @@ def _from_folder(folder: Path, source: str, place: Place, random_init: int | Non
         hooks.restore_conversion(model, record)
         model.notes = (*model.notes, "converted to Modern Hopfield Attention: " + json.dumps(record))
     return model
+
+
+def verify_weights(model: Model) -> str:
+    """Read every byte of a model's weights, and raise if they are not what headscape believed; their SHA-256.
+
+    Otherwise a file is read again only when its size or one of its times has changed, which a failing disk does not do.
+    """
+    entry = bundled.BUNDLED.get(model.source)
+    if entry is not None:
+        bundled.check_bundled(entry, bundled.weights_folder(entry), full=True)
+    for file in model.weights:
+        believed, found = file_hash(file), full_hash(file)
+        if believed != found:
+            raise InputError(
+                f"{file} is not what it was, though its size and times are (SHA-256 {found[:12]}..., not "
+                f"{believed[:12]}...): a failing disk, or times set back; put the file back, and touch it"
+            )
+    return model.fingerprint
 
 
 def _licence(folder: Path) -> str:

@@ -45,10 +45,12 @@ def samples_of(
     seed: int = 0,
     chat: bool = False,
     keep_short: bool = False,
+    shown: bool = True,
 ) -> tuple[list[Sample], dict[str, Any]]:
     """Choose `batches` samples of the inputs (None: all), the beginning of a seeded shuffle; and the facts to record.
 
-    Token ids and the inputs a processor made are taken as they are, in their order.
+    Token ids and the inputs a processor made are taken as they are, in their order. `shown=False` leaves out the display
+    strings of a text's tokens, which take longer than all the rest.
     """
     given = arguments_of(inputs) if model.images is None or isinstance(inputs, Mapping) else None
     if given is not None and not (model.task == "module" and not isinstance(inputs, Mapping)):
@@ -57,7 +59,7 @@ def samples_of(
         return _module_samples(inputs, batches)
     if model.images is not None:
         return _image_samples(model, inputs, batches, seed)
-    return _text_samples(model, inputs, tokens, batches, seed, chat, keep_short)
+    return _text_samples(model, inputs, tokens, batches, seed, chat, keep_short, shown)
 
 
 def _is_text(inputs: Any) -> bool:
@@ -79,7 +81,7 @@ def _token_strings(tokenizer: Any, ids: Sequence[int]) -> list[str]:
 
 
 def _text_samples(
-    model: Model, inputs: Any, tokens: int, batches: int | None, seed: int, chat: bool, keep_short: bool
+    model: Model, inputs: Any, tokens: int, batches: int | None, seed: int, chat: bool, keep_short: bool, shown: bool
 ) -> tuple[list[Sample], dict[str, Any]]:
     if model.tokenizer is None:
         raise InputError(
@@ -108,7 +110,8 @@ def _text_samples(
     for ids, origin in zip(windows.ids, windows.origins, strict=True):
         arguments = with_decoder(model, {"input_ids": torch.from_numpy(ids)[None]})
         passed = arguments["input_ids"] if model.task == "module" else arguments
-        samples.append(Sample(passed, _names(model, arguments, passed), {"input_ids": ids}, list(origin)))
+        names = _names(model, arguments, passed) if shown else {}
+        samples.append(Sample(passed, names, {"input_ids": ids}, list(origin)))
     return samples, facts | {"windows": windows.n_available, "sha256": windows.sha256}
 
 

@@ -80,6 +80,38 @@ def split_heads(x: Tensor, n_head: int) -> Tensor:
     return x.reshape(*x.shape[:-1], n_head, -1)
 
 
+def _fused(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    mask: Tensor | RowMask | None,
+    scaling: float | None,
+    dropout: float,
+    position_bias: Tensor | None,
+) -> Tensor:
+    """Outputs (batch, query, head, dim) by torch's fused attention; a mask too large to be built whole goes by rows."""
+    n_query, n_key = query.shape[2], key.shape[2]
+    step = max(1, BLOCK_BYTES // (4 * n_key)) if isinstance(mask, RowMask) else max(n_query, 1)
+    found = []
+    for start in range(0, n_query, step):
+        rows = slice(start, min(start + step, n_query))
+        added = additive_rows(mask, rows, n_key, query.dtype)
+        if position_bias is not None:
+            bias = position_bias if position_bias.shape[-2] == 1 else position_bias[..., rows, :]
+            added = bias if added is None else bias + added
+        found.append(
+            F.scaled_dot_product_attention(
+                *(query[:, :, rows], key, value),
+                attn_mask=added,
+                dropout_p=dropout,
+                scale=scaling,
+                enable_gqa=key.shape[1] != query.shape[1],
+            )
+        )
+    outputs = found[0] if len(found) == 1 else torch.cat(found, dim=2)
+    return outputs.transpose(1, 2).contiguous()
+
+
 def attend(
     taps: Sequence[Tap],
     module: nn.Module,
@@ -96,11 +128,17 @@ def attend(
 ) -> tuple[Tensor, Tensor | None]:
     """softmax(softcap(scaling q k^T + position bias) + mask) v, with every step open to the taps.
 
-    Query (batch, head, query, dim); keys and values may have fewer heads (grouped queries). Returns the outputs as
+    Where no tap looks at a map, torch's fused attention computes the outputs and no map is made. Query
+    (batch, head, query, dim); keys and values may have fewer heads (grouped queries). Returns the outputs as
     (batch, query, head, dim) and the map, or None for the map when it was computed in blocks of rows.
     """
     for tap in taps:
         tap.inputs(AttentionCall(module), query, key, value)
+    if not any(tap.overrides("scores", "softmax", "probs") for tap in taps) and softcap is None and sinks is None:
+        outputs = _fused(query, key, value, mask, scaling, dropout if module.training else 0.0, position_bias)
+        for tap in taps:
+            outputs = tap.outputs(AttentionCall(module), outputs)
+        return outputs, None
     n_head, n_query, n_key = query.shape[1], query.shape[2], key.shape[2]
     if key.shape[1] != n_head:
         key = key.repeat_interleave(n_head // key.shape[1], dim=1)

@@ -12,7 +12,7 @@ import typer
 from typer.models import CommandInfo
 
 from headscape.cli.shared import app, err, out
-from headscape.errors import HeadscapeError
+from headscape.errors import HeadscapeError, about_a_file
 from headscape.stopping import Stopped, stoppable
 from headscape.version import __version__
 
@@ -56,7 +56,7 @@ def main() -> None:
     """Entry point: turn every failure into one line and an exit code."""
     try:
         with stoppable(_say_stopped):
-            app(standalone_mode=True)
+            raise SystemExit(app(standalone_mode=False))
     except Stopped as stop:
         _say_stopped()
         raise SystemExit(stop.code) from None
@@ -65,9 +65,17 @@ def main() -> None:
     except ModuleNotFoundError as error:
         extra = EXTRAS.get((error.name or "").partition(".")[0], "models")
         _fail(f"{error.name} is not installed: pip install 'headscape[{extra}]'", 2)
+    except typer.Abort:  # no answer to a question
+        _fail("nothing was done: no answer was given", 1)
     except MemoryError:
         _fail("out of memory; use fewer tokens, heads or batches", 1)
     except Exception as error:
+        mistake = about_a_file(error) if isinstance(error, OSError) else None
+        if mistake is not None:
+            _fail(str(mistake), mistake.exit_code)
+        usage = getattr(error, "format_message", None)  # typer could not read the command line
+        if usage is not None:
+            _fail(f"{usage().rstrip('.')}; see --help", 2)
         if os.environ.get("HEADSCAPE_DEBUG"):
             raise
         what = f"{type(error).__name__}: {(str(error).splitlines() or [''])[0]}"

@@ -22,7 +22,9 @@ def compare(
     draws: Annotated[
         int,
         typer.Option(
-            help="At most this many distances per pair of runs: between sqrt(DRAWS) groups of batches of each."
+            help="At most this many distances per pair of runs: between sqrt(DRAWS) groups of batches of each.",
+            min=20,
+            max=o.MANY,
         ),
     ] = 100,
     jobs: o.Jobs = 1,

@@ -13,7 +13,9 @@ from headscape.cli.shared import app, finish, loader, working
 @app.command(epilog="Example: `headscape gaussian runs/book --random-weights --jobs 2`")
 def gaussian(
     run: o.Run,
-    batches: Annotated[int, typer.Option(help="How many of the captured contexts to use; 8 or more to decide.")] = 10,
+    batches: Annotated[
+        int, typer.Option(help="How many of the captured contexts to use; 8 or more to decide.", min=1, max=o.MANY)
+    ] = 10,
     block: o.Block = None,
     random_weights: o.RandomWeights = False,
     use_model: Annotated[

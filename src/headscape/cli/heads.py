@@ -8,7 +8,7 @@ import pandas as pd
 import typer
 
 from headscape.cli import options as o
-from headscape.cli.shared import app, out, print_frame, print_json
+from headscape.cli.shared import app, out, print_frame, print_json, sayer
 
 
 @app.command(epilog="Examples: `headscape heads runs/book`, `headscape heads runs/book --role induction --top 5`")
@@ -18,7 +18,7 @@ def heads(
         str | None,
         typer.Option(help="induction, previous, duplicate, first (sink), self, next, punctuation, local, ..."),
     ] = None,
-    top: Annotated[int, typer.Option(help="How many heads to list per role.", min=1)] = 10,
+    top: Annotated[int, typer.Option(help="How many heads to list per role.", min=1, max=o.MANY)] = 10,
     block: o.Block = None,
     as_json: o.Json = False,
 ) -> None:
@@ -26,9 +26,12 @@ def heads(
     from headscape.errors import InputError
     from headscape.records import as_records
     from headscape.roles import BLOCK_ROLES, ROLES, find_role, role_name
+    from headscape.runs import Run
     from headscape.studies.heads import find_heads
 
     meanings = ROLES | BLOCK_ROLES
+    if gap := Run.open(run).gap:
+        sayer(as_json)(gap)
     tables: dict[str, pd.DataFrame] = {}
     for name in meanings if role is None else [find_role(role)]:
         try:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from headscape.cli import options as o
-from headscape.cli.shared import app, out, print_json, print_table, sayer
+from headscape.cli.shared import app, out, print_json, print_table
 from headscape.errors import InputError
 
 if TYPE_CHECKING:
@@ -95,18 +95,13 @@ def delete_run(
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
 ) -> None:
     """Delete a run directory and everything in it, or one of its studies."""
-    from headscape.locks import locked
     from headscape.runs import Run, human_bytes
 
     found = Run.open(run)
     doomed = found if study is None else _one_study(found, study)
     if not yes and not typer.confirm(f"Delete {doomed.path} ({human_bytes(doomed.n_bytes)})?"):
         return
-    if study is None:
-        doomed.delete()
-    else:  # not while another process writes it
-        with locked(doomed.path.with_suffix(".lock"), f"the study {study} in {run}", sayer(False)):
-            doomed.delete()
+    doomed.delete()
     out.print(f"deleted {doomed.path}")
 
 

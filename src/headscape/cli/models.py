@@ -47,14 +47,17 @@ def check(
     as_json: o.Json = False,
     quiet: o.Quiet = False,
 ) -> None:
-    """Check that capturing leaves a model unchanged: its logits with and without capture."""
+    """Check that a model's weights are intact, and that capturing leaves its logits unchanged."""
     from headscape.attention.capture import check_parity
+    from headscape.attention.models import verify_weights
     from headscape.attention.tapping import way_of
 
     loaded = load(model, device, weights, online, quiet)
+    verified = verify_weights(loaded)
     parity = check_parity(loaded)
     facts = {
         **loaded.describe(),
+        "weights read in full": f"SHA-256 {verified[:12]}...",
         "tapped by": way_of(loaded.module, loaded.attention),
         "attention layers captured": parity.n_layers,
         "blocks": sorted({site.block for site in loaded.sites}),

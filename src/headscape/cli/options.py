@@ -7,6 +7,9 @@ from typing import Annotated
 
 import typer
 
+MANY = 1_000_000
+"""No count that a command takes is larger: what is asked for by mistake is refused before anything is loaded."""
+
 Model = Annotated[str, typer.Argument(help="Bundled name, folder, .gguf file or hub id.", metavar="MODEL")]
 Run = Annotated[Path, typer.Argument(help="A run directory.", metavar="RUN")]
 RunOrModel = Annotated[
@@ -21,14 +24,15 @@ Prompts = Annotated[
 Keep = Annotated[str, typer.Option(help="Comma-separated: probs, scores, queries, keys, values, hidden, head_outputs.")]
 Images = Annotated[Path | None, typer.Option(help="An image, a folder of images, or an .npz with 'images'.")]
 Out = Annotated[Path | None, typer.Option("--out", help="The run directory; resumed when it exists.")]
-Tokens = Annotated[int, typer.Option(help="Tokens per context.", min=1)]
-Batches = Annotated[int, typer.Option(help="How many contexts.", min=1)]
+Tokens = Annotated[int, typer.Option(help="Tokens per context.", min=1, max=MANY)]
+Batches = Annotated[int, typer.Option(help="How many contexts.", min=1, max=MANY)]
 Stored = Annotated[str, typer.Option("--dtype", help="Number type on disk: float16 or float32.")]
 Estimate = Annotated[
     bool, typer.Option("--estimate", help="Only say what memory, disk and time it would take; write nothing.")
 ]
 Pool = Annotated[
-    int | None, typer.Option(help="Average attention onto POOL x POOL blocks of tokens; for long contexts.")
+    int | None,
+    typer.Option(help="Average attention onto POOL x POOL blocks of tokens; for long contexts.", min=1, max=MANY),
 ]
 Block = Annotated[str | None, typer.Option(help="Which block of an encoder-decoder.")]
 RandomWeights = Annotated[
@@ -38,10 +42,13 @@ Drawn = Annotated[
     str | None, typer.Option("--heads", help="Heads to draw before and after organizing: decoder.3.7,decoder.4.0.")
 ]
 Paper = Annotated[bool, typer.Option("--paper", help="The paper's settings instead of the default.")]
-Iterations = Annotated[int | None, typer.Option(help="Iterations of the questionnaire.")]
+Iterations = Annotated[int | None, typer.Option(help="Iterations of the questionnaire.", min=1, max=1000)]
 
-Jobs = Annotated[int, typer.Option(help="Units of work at a time.")]
-Threads = Annotated[int | None, typer.Option(help="Threads per unit of work; by default the cores shared by the jobs.")]
+Jobs = Annotated[int, typer.Option(help="Units of work at a time.", min=1, max=1024)]
+Threads = Annotated[
+    int | None,
+    typer.Option(help="Threads per unit of work; by default the cores shared by the jobs.", min=1, max=1024),
+]
 Engine = Annotated[str, typer.Option("--engine", help="Where to run: local (processes on this machine) or dask.")]
 Scheduler = Annotated[
     str | None,
@@ -50,7 +57,7 @@ Scheduler = Annotated[
 Resume = Annotated[
     bool, typer.Option("--resume", help="Refuse to start anew if this study was begun with other settings.")
 ]
-Seed = Annotated[int, typer.Option(help="Seed of every random choice.", min=0)]
+Seed = Annotated[int, typer.Option(help="Seed of every random choice.", min=0, max=2**63 - 1)]
 Device = Annotated[
     str, typer.Option(help="auto, cpu, cuda, mps; split (over devices, memory and disk), or disk (layer by layer).")
 ]

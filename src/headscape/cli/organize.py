@@ -66,6 +66,7 @@ def organize(
 ) -> None:
     """Organize the heads of a run: trees, map, entropies, roles; what is stable, and what beats its null."""
     from headscape.captures import open_capture
+    from headscape.geometry.scratch import check_disk
     from headscape.studies.organize import estimate_organize
     from headscape.studies.organize import organize as run_organize
 
@@ -76,6 +77,8 @@ def organize(
         "max_memory": None if max_memory is None else 1e9 * max_memory,
         "scratch": None if scratch is None else str(scratch),
     }
+    if scratch is not None:
+        check_disk(0, str(scratch))
     options: dict[str, Any] = {"block": block, "kind": kind, "questionnaire": _questionnaire(paper, changes)}
     if estimate:
         found = estimate_organize(run, control=random_weights, jobs=jobs, **options)

@@ -8,33 +8,62 @@ from typing import Annotated, Any
 import typer
 
 from headscape.cli import options as o
-from headscape.cli.shared import app, finish, listed, loader, one_of, out, working
+from headscape.cli.shared import app, finish, listed, loader, out, working
 from headscape.errors import InputError
 
 
-@app.command(epilog="Example: `headscape prune runs/book --budget 2% --out smaller --kind ragged`")
+@app.command(epilog="Example: `headscape prune runs/book --budget text=1%,copy=2% --out smaller.gguf`")
 def prune(
     run: o.Run,
-    budget: Annotated[str, typer.Option(help="Largest cost: rise of the loss, drop of accuracy; 2% or 0.02.")] = "2%",
-    heads: Annotated[int | None, typer.Option(help="Remove this many heads instead of searching a budget.")] = None,
+    budget: Annotated[
+        str,
+        typer.Option(help="Largest cost of every ability: 1%, or by ability: text=1%,copy=2%,retrieval=5%,task=1%."),
+    ] = "1%",
+    heads: Annotated[
+        int | None, typer.Option(help="Remove this many heads instead of searching a budget.", min=1, max=o.MANY)
+    ] = None,
+    unit: Annotated[
+        str, typer.Option(help="What is removed at a time: head, group (a key/value head with its queries), layer.")
+    ] = "auto",
+    text: Annotated[Path | None, typer.Option(help="Text file or folder to choose and judge on.")] = None,
+    images: Annotated[Path | None, typer.Option(help="Labelled images (.npz) to choose and judge on.")] = None,
+    task: Annotated[
+        Path | None, typer.Option(help="An ability of your own to keep: JSON lines with prompt and completion.")
+    ] = None,
+    task_by: Annotated[str, typer.Option(help="Judge that task by loss or accuracy.")] = "loss",
+    calibrate: Annotated[
+        str | None,
+        typer.Option(
+            help="Text or images to fit on, instead of a quarter of those given; `sample`: headscape's prose."
+        ),
+    ] = None,
+    repeats: Annotated[
+        str, typer.Option(help="Share of the calibration windows that repeat their first half; keeps copying.")
+    ] = "33%",
+    windows: Annotated[
+        int, typer.Option(help="Windows of text to judge on; half as many more are used to choose.", min=3, max=o.MANY)
+    ] = 16,
+    evaluations: Annotated[int, typer.Option(help="Sets of heads the search may try.", min=1, max=o.MANY)] = 8,
+    out_dir: Annotated[
+        Path | None, typer.Option("--out", help="Write the smaller model here: a folder, or FILE.gguf for llama.cpp.")
+    ] = None,
+    kind: Annotated[str, typer.Option(help="How to write it: auto, ragged, uniform, masked or gguf.")] = "auto",
+    numbers: Annotated[str, typer.Option(help="Number type of a GGUF file: f16, q8_0 or q4_1.")] = "f16",
+    heal: Annotated[
+        int,
+        typer.Option(help="Steps of distillation of the output projections afterwards; 40 help.", min=0, max=o.MANY),
+    ] = 0,
+    study: Annotated[
+        bool, typer.Option("--study", help="Also compare all criteria along curves, with controls: takes hours.")
+    ] = False,
     criterion: Annotated[str, typer.Option(help="auto, a criterion, or an average of ranks a+b.")] = "auto",
     compensation: Annotated[str, typer.Option(help="auto, none, mean, scale or linear.")] = "auto",
     criteria: Annotated[str | None, typer.Option(help="Compare only these: novelty,gradient,l1_all.")] = None,
-    fractions: Annotated[str, typer.Option(help="Shares of heads along the curves, in percent.")] = "10,20,30",
-    text: Annotated[Path | None, typer.Option(help="Text file or folder to choose and judge on.")] = None,
-    images: Annotated[Path | None, typer.Option(help="Labelled images (.npz) to choose and judge on.")] = None,
-    calibrate: Annotated[
-        str | None,
-        typer.Option(help="More text or images to fit novelty and compensation on; `sample`: headscape's own prose."),
-    ] = None,
-    windows: Annotated[
-        int, typer.Option(help="Windows of text to judge on; half as many more are used to choose.")
-    ] = 8,
-    evaluations: Annotated[int, typer.Option(help="Sets of heads the search may try.")] = 40,
-    out_dir: Annotated[Path | None, typer.Option("--out", help="Write the smaller model here.")] = None,
-    kind: Annotated[str, typer.Option(help="How to write it: masked, uniform or ragged.")] = "masked",
+    fractions: Annotated[
+        str, typer.Option(help="Shares of heads along the curves of a study, in percent.")
+    ] = "10,20,30",
     block: o.Block = None,
-    jobs: Annotated[int, typer.Option(help="Evaluations at a time; each job loads the model.")] = 1,
+    jobs: Annotated[int, typer.Option(help="Evaluations at a time; each job loads the model.", min=1, max=1024)] = 1,
     threads: o.Threads = None,
     engine: o.Engine = "local",
     scheduler: o.Scheduler = None,
@@ -45,19 +74,22 @@ def prune(
     as_json: o.Json = False,
     quiet: o.Quiet = False,
 ) -> None:
-    """Find heads to remove within a budget, validate them on held-out text, and write the smaller model."""
-    from headscape.pruning.export import KINDS
+    """Find heads to remove within a budget of abilities, validate them on held-out text, and write the smaller model."""
+    from headscape.pruning.export import check_kind
     from headscape.studies.prune.study import prune as run_prune
 
-    one_of("kind", kind, sorted(KINDS))
+    check_kind(kind, out_dir, numbers)
     if text is not None and images is not None:
         raise InputError("give either --text or --images, not both")
     options: dict[str, Any] = {} if criteria is None else {"criteria": listed(criteria)}
-    options |= {"budget": None if heads is not None else share(budget), "n_heads": heads, "windows": windows}
+    options |= {"budget": None if heads is not None else budget_of(budget), "n_heads": heads, "windows": windows}
     options |= {"fractions": [share(f"{part}%") for part in fractions.split(",")], "evaluations": evaluations}
+    options |= {"inputs": images if text is None else text, "calibrate": calibrate, "task": task, "task_by": task_by}
     options |= {
-        "inputs": images if text is None else text,
-        "calibrate": calibrate,
+        "repeats": share(repeats),
+        "unit": unit,
+        "heal": heal,
+        "study": study,
         "block": block,
         "random_state": seed,
     }
@@ -67,11 +99,23 @@ def prune(
         result = run_prune(run, loader=loader(device, online, quiet), **options, **how)
     export = None
     if out_dir is not None and result.proposal:
-        export = str(result.export(out_dir, kind, timed=3))  # type: ignore[arg-type]
+        export = str(result.export(out_dir, kind, numbers=numbers, timed=3))  # type: ignore[arg-type]
     finish(result, as_json, at=run, export=export)
     if not as_json and result.proposal:
         removed = f"removed: {' '.join(str(head) for head in result.proposal)}"
         out.print(removed if export is None else f"{removed}\n{export}", highlight=False, markup=False)
+
+
+def budget_of(text: str) -> float | dict[str, float]:
+    """A budget for every ability, or by ability.
+
+    >>> budget_of("1%"), budget_of("text=1%,copy=2%")
+    (0.01, {'text': 0.01, 'copy': 0.02})
+    """
+    if "=" not in text:
+        return share(text)
+    parts = [part.partition("=") for part in text.split(",")]
+    return {name.strip(): share(value) for name, _, value in parts}
 
 
 def share(text: str) -> float:

@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from headscape.cli import options as o
-from headscape.cli.shared import app, listed, load, print_facts, print_json, print_table, progress_bar, sayer
+from headscape.cli.shared import app, listed, load, one_of, print_facts, print_json, print_table, progress_bar, sayer
 from headscape.errors import InputError
 from headscape.fingerprints import digest
+from headscape.tensor import HeadId
 
 if TYPE_CHECKING:
     from headscape.attention.models import Model
@@ -35,7 +36,9 @@ def capture(
     heads: Annotated[str | None, typer.Option(help="Only these heads: decoder.3.7,decoder.4.0.")] = None,
     dtype: o.Stored = "float16",
     pool: o.Pool = None,
-    rows: Annotated[int | None, typer.Option(help="With --pool: also keep this many sampled rows per head.")] = None,
+    rows: Annotated[
+        int | None, typer.Option(help="With --pool: also keep this many sampled rows per head.", min=1, max=o.MANY)
+    ] = None,
     chat: Annotated[bool, typer.Option("--chat", help="Wrap each context in the model's chat template.")] = False,
     keep_short: Annotated[bool, typer.Option("--keep-short", help="Keep texts shorter than a context.")] = False,
     estimate: o.Estimate = False,
@@ -49,9 +52,13 @@ def capture(
     """Run a model on text or images and keep its attention in a run directory."""
     source = source_of(text, images)
     check_blocks(pool, rows)
+    wanted = listed(heads)
+    for head in wanted or ():
+        HeadId.parse(head)
+    one_of("dtype", dtype, ("float16", "float32"))
     options: dict[str, Any] = {
         **{"tokens": tokens, "batches": batches, "keep": kept_of(keep)},
-        **{"layers": _numbers(layers), "heads": listed(heads), "dtype": dtype},
+        **{"layers": _numbers(layers), "heads": wanted, "dtype": dtype},
         **{"pool": pool, "windows": None if rows is None else f"rows:{rows}"},
         **{"chat": chat, "keep_short": keep_short, "seed": seed},
     }
@@ -67,19 +74,15 @@ def kept_of(text: str) -> tuple[str, ...]:
     from headscape.captures import KEEP
 
     kept = tuple(listed(text) or ())
-    if not set(kept) <= set(KEEP):
+    if not kept or not set(kept) <= set(KEEP):
         raise InputError(f"keep is a selection of {', '.join(KEEP)}, not {text!r}")
     return kept
 
 
 def check_blocks(pool: int | None, rows: int | None) -> None:
-    """Refuse impossible blocks and rows before a model is loaded for nothing."""
-    if rows is not None and rows < 1:
-        raise InputError(f"rows must be at least 1, not {rows}")
+    """Refuse rows without blocks before a model is loaded for nothing."""
     if rows is not None and pool is None:
         raise InputError("--rows keeps rows beside a pooled capture; give --pool too")
-    if pool is not None and pool < 1:
-        raise InputError(f"pool must be at least 1, not {pool}")
 
 
 def default_run(model: str, source: Source) -> Path:
@@ -114,11 +117,13 @@ def _numbers(text: str | None) -> list[int] | None:
     """The numbers of a list like 0,1,5-8."""
     numbers: list[int] = []
     for part in listed(text) or []:
-        first, _, last = part.partition("-")
+        first, dash, last = part.partition("-")
         try:
-            ends = int(first), int(last or first)
+            ends = int(first), int(last if dash else first)
         except ValueError:
             raise InputError(f"'{text}' is not a list of numbers like 0,1,5-8") from None
+        if ends[1] < ends[0]:
+            raise InputError(f"'{part}' ends before it begins")
         if ends[1] - ends[0] > MAX_LAYERS:
             raise InputError(f"'{part}' names more than {MAX_LAYERS:,} layers")
         numbers += range(ends[0], ends[1] + 1)

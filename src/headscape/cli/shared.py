@@ -196,6 +196,7 @@ def load(spec: str, device: str, weights: str, online: bool, quiet: bool) -> Mod
     """Load a model and say what is fetched."""
     from headscape.attention.models import load_model
 
+    _check_place(device, weights)
     return load_model(spec, device=device, dtype=weights, online=online, say=sayer(quiet))
 
 
@@ -203,7 +204,14 @@ def loader(device: str, online: bool, quiet: bool, weights: str | None = None) -
     """How the model of a run is loaded."""
     from headscape.studies.work.models import Loader
 
+    _check_place(device, weights)
     return Loader(device, weights, online, sayer(quiet))
+
+
+def _check_place(device: str, weights: str | None) -> None:
+    """Refuse words that no model can be loaded with, also where a study could do without its model."""
+    one_of("device", device.partition(":")[0], ("auto", "cpu", "cuda", "mps", "split", "disk"))
+    one_of("weights", weights, ("float32", "bfloat16", "float16"))
 
 
 def open_page(page: Path, show: bool, say: bool = True) -> None:

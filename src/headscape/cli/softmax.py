@@ -20,7 +20,10 @@ def softmax(
     every: Annotated[bool, typer.Option("--all", help="All heads, as when none are named.")] = False,
     show: Annotated[str | None, typer.Option(help="Heads to draw in the report: decoder.3.7,decoder.4.0.")] = None,
     batches: Annotated[
-        int, typer.Option(help="How many of the captured contexts to use; fewer than 8 decide only when asked for.")
+        int,
+        typer.Option(
+            help="How many of the captured contexts to use; fewer than 8 decide only when asked for.", min=1, max=o.MANY
+        ),
     ] = 8,
     block: o.Block = None,
     tolerance: Annotated[

@@ -15,7 +15,11 @@ from headscape.errors import InputError
 @app.command(epilog="Example: `headscape train gpt --out runs/train-gpt --text books/ --seeds 3`")
 def train(
     network: Annotated[
-        str, typer.Argument(help="gpt, vit (needs --images), xl, or a name that --list shows.", metavar="NETWORK")
+        str,
+        typer.Argument(
+            help="gpt, vit (needs --images), xl, a name that --list shows, or a model to train further.",
+            metavar="NETWORK",
+        ),
     ] = "gpt",
     folder: Annotated[Path | None, typer.Option("--out", help="The run directory; resumed when it exists.")] = None,
     text: Annotated[Path | None, typer.Option(help="Text file or folder; the packaged prose by default.")] = None,
@@ -33,28 +37,36 @@ def train(
             "positive control."
         ),
     ] = "standard,hidden,skip,both,longer",
-    seeds: Annotated[int, typer.Option(help="Runs per arm, at its learning rate.")] = 3,
+    seeds: Annotated[int, typer.Option(help="Runs per arm, at its learning rate.", min=1, max=1000)] = 3,
     rates: Annotated[str | None, typer.Option(help="Learning rates to try: 1e-3,3e-3.")] = None,
-    finalists: Annotated[int, typer.Option(help="Rates per arm to run with all seeds before one is chosen.")] = 1,
-    search_steps: Annotated[int | None, typer.Option(help="Steps of the runs that choose learning rates.")] = None,
-    steps: Annotated[int | None, typer.Option(help="Steps per run.")] = None,
-    batch: Annotated[int | None, typer.Option(help="Sequences or images per step.")] = None,
-    layers: Annotated[int | None, typer.Option(help="Instead of the network's own.")] = None,
-    heads: Annotated[int | None, typer.Option(help="Instead of the network's own.")] = None,
-    dim: Annotated[int | None, typer.Option(help="Instead of the network's own.")] = None,
-    tokens: Annotated[int | None, typer.Option(help="Context of a language model.")] = None,
-    patch: Annotated[int | None, typer.Option(help="Side of a patch of a ViT, in pixels.")] = None,
+    finalists: Annotated[
+        int, typer.Option(help="Rates per arm to run with all seeds before one is chosen.", min=1, max=1000)
+    ] = 1,
+    search_steps: Annotated[
+        int | None, typer.Option(help="Steps of the runs that choose learning rates.", min=1, max=1000000000)
+    ] = None,
+    steps: Annotated[int | None, typer.Option(help="Steps per run.", min=1, max=1000000000)] = None,
+    batch: Annotated[int | None, typer.Option(help="Sequences or images per step.", min=1, max=o.MANY)] = None,
+    layers: Annotated[int | None, typer.Option(help="Instead of the network's own.", min=1, max=1000)] = None,
+    heads: Annotated[int | None, typer.Option(help="Instead of the network's own.", min=1, max=1000)] = None,
+    dim: Annotated[int | None, typer.Option(help="Instead of the network's own.", min=1, max=o.MANY)] = None,
+    tokens: Annotated[int | None, typer.Option(help="Context of a language model.", min=2, max=o.MANY)] = None,
+    patch: Annotated[int | None, typer.Option(help="Side of a patch of a ViT, in pixels.", min=1, max=o.MANY)] = None,
     alpha: Annotated[str, typer.Option(help="a of the scaled skip; several make a grid: 0.3,0.5.")] = "0.5",
     alpha_hidden: Annotated[str, typer.Option(help="a' of the hidden state; several make a grid.")] = "0.5",
     init: Annotated[str, typer.Option(help="Start of the hidden state: zero, first, debias.")] = "zero",
-    evaluations: Annotated[int, typer.Option(help="Evaluations per run.")] = 10,
-    patience: Annotated[int, typer.Option(help="Stop after so many without a better loss; 0 never.")] = 0,
-    accumulate: Annotated[int, typer.Option(help="Parts of a batch that are run one after the other.")] = 1,
+    evaluations: Annotated[int, typer.Option(help="Evaluations per run.", min=1, max=o.MANY)] = 10,
+    patience: Annotated[
+        int, typer.Option(help="Stop after so many without a better loss; 0 never.", min=0, max=o.MANY)
+    ] = 0,
+    accumulate: Annotated[
+        int, typer.Option(help="Parts of a batch that are run one after the other.", min=1, max=o.MANY)
+    ] = 1,
     autocast: Annotated[str, typer.Option(help="Number type of the forward pass: bfloat16 or float16.")] = "",
     augment: Annotated[str | None, typer.Option(help="Changes to training images: none, light, paper.")] = None,
     device: o.Device = "cpu",
     jobs: o.Jobs = 1,
-    threads: Annotated[int, typer.Option(help="Threads per run.")] = 1,
+    threads: Annotated[int, typer.Option(help="Threads per run.", min=1, max=1024)] = 1,
     engine: o.Engine = "local",
     scheduler: o.Scheduler = None,
     resume: o.Resume = False,

@@ -12,10 +12,13 @@ import scipy.sparse
 import scipy.sparse.linalg
 from threadpoolctl import ThreadpoolController  # type: ignore[import-untyped]
 
-from headscape.checks import finite, integer
+from headscape.checks import LARGEST, finite, integer, within
 from headscape.errors import InputError
 
 __all__ = ["Spectrum", "diffusion_map", "extend_diffusion_map", "markov_spectrum", "one_blas_thread"]
+
+STEEPEST = 10.0
+"""Largest |markov_alpha|: powers of the density beyond it leave the range of float64."""
 
 FloatArray = npt.NDArray[np.float64]
 
@@ -162,7 +165,8 @@ def diffusion_map(affinity: Any, n_components: int = 3, t: float = 1.0, markov_a
     >>> diffusion_map(blocks, n_components=1).round(6).T ** 2
     array([[1., 1., 1., 1.]])
     """
-    integer("n_components", n_components, low=1)
+    integer("n_components", n_components, 1, 10_000)
+    within("markov_alpha", markov_alpha, -STEEPEST, STEEPEST)
     finite("markov_alpha", markov_alpha)
     whole = finite("t", t).is_integer()
     spectrum = markov_spectrum(_check_affinity(affinity), n_components, markov_alpha)
@@ -215,11 +219,13 @@ def _check_affinity(affinity: Any) -> Any:
     if K.ndim != 2 or K.shape[0] != K.shape[1] or K.shape[0] == 0:
         raise InputError(f"an affinity is a square matrix, this array has shape {K.shape}")
     entries = K.data if sparse else K.ravel()
-    bad = np.flatnonzero(~np.isfinite(entries) | (entries < 0))
+    bad = np.flatnonzero(~np.isfinite(entries) | (entries < 0) | (entries > LARGEST))
     if bad.size:
         rows, columns = K.tocoo().coords if sparse else np.indices(K.shape).reshape(2, -1)
         place = (int(rows[bad[0]]), int(columns[bad[0]]))
-        raise InputError(f"an affinity is finite and not negative, entry {place} is {entries[bad[0]]}")
+        raise InputError(
+            f"an affinity is finite, not negative and at most {LARGEST:g}, entry {place} is {entries[bad[0]]}"
+        )
     gap = abs(K - K.T).max()
     if gap > 1e-8 * K.max():
         raise InputError(f"an affinity is symmetric, this one differs from its transpose by {gap:.3g}")

@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 from scipy.special import softmax
 
-from headscape.checks import finite, one_of, seed
+from headscape.checks import finite, integer, one_of, seed
 from headscape.errors import InputError
 from headscape.tensor import AXES
 from headscape.tree import PartitionTree
@@ -77,7 +77,9 @@ def planted(
     """
     one_of("kind", kind, _KINDS)
     seed(random_state)
-    if len(shape) != 3 or any(n < fine for n, fine in zip(shape, _FINE, strict=True)):
+    if not isinstance(shape, (tuple, list)) or len(shape) != 3:
+        raise InputError(f"a planted tensor needs a shape of at least {_FINE}, not {shape!r}")
+    if any(integer("a side of shape", n) < fine for n, fine in zip(shape, _FINE, strict=True)):
         raise InputError(f"a planted tensor needs a shape of at least {_FINE}, not {tuple(shape)}")
     if finite("noise", noise) < 0:
         raise InputError(f"noise must not be negative, it is {noise}")

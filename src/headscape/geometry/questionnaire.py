@@ -10,14 +10,14 @@ import numpy as np
 import numpy.typing as npt
 from sklearn.base import BaseEstimator
 
-from headscape.checks import finite, integer, one_of, positive, seed
+from headscape.checks import finite, integer, one_of, positive, seed, within
 from headscape.compiled import n_threads, run_tasks
 from headscape.geometry import neighbours, sketch
 from headscape.geometry.affinity import dual_affinity, median_distance
 from headscape.geometry.arrays import LazyArray, as_lazy, per_axis
 from headscape.geometry.build import BUILDERS, BuildOptions, build_tree
 from headscape.geometry.compression import CompressionSample
-from headscape.geometry.diffusion import one_blas_thread
+from headscape.geometry.diffusion import STEEPEST, one_blas_thread
 from headscape.geometry.emd import DEFAULT_MEMORY, check_range, slice_distance
 from headscape.geometry.memory import Plan, keeps_layouts, plan_memory
 from headscape.geometry.slices import AnySlices, ArraySlices, DiskSlices
@@ -303,8 +303,8 @@ class Questionnaire(BaseEstimator):  # type: ignore[misc]  # scikit-learn is unt
             positive(name, getattr(self, name))
         for name in ("n_eigenvectors", "sketch_columns"):
             integer(name, getattr(self, name), low=1)
-        for name in ("markov_alpha", "tol"):
-            finite(name, getattr(self, name))
+        within("markov_alpha", self.markov_alpha, -STEEPEST, STEEPEST)
+        finite("tol", self.tol)
         if self.n_neighbours is not None:
             integer("n_neighbours", self.n_neighbours, low=1)
         seed(self.random_state)

@@ -55,15 +55,19 @@ class Ablations:
         return concatenated([found[key] for key, _ in self.judge.pieces])
 
     def losses(
-        self, heads: Iterable[HeadId], compensation: str = "none", known: Container[str] = ()
+        self,
+        heads: Iterable[HeadId],
+        compensation: str = "none",
+        known: Container[str] = (),
+        only: Container[str] | None = None,
     ) -> dict[str, Loss]:
-        """The same for every piece of the judge's inputs, by its key; pieces that are known already are left out."""
+        """The same for every piece of the judge's inputs, or `only` some, by its key; not for those already known."""
         model = self.judge.model
         moments = self._moments() if self._moments is not None and compensation != "none" else None
         fitted = fit_compensation(model, select_heads(model, heads), moments, compensation)
         found = {}
         for key, tasks in self.judge.pieces:
-            if key in known or key in found:
+            if key in known or key in found or (only is not None and key not in only):
                 continue
             if key not in self._intact:  # also where a judge compares with the intact model
                 self._intact[key] = self._run(key, tasks, {})

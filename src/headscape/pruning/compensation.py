@@ -14,24 +14,37 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from headscape.attention.models import Model
 from headscape.attention.projections import columns_of, output_projections
 from headscape.attention.samples import Sample, grouped
 from headscape.attention.sites import run
+from headscape.attention.stack import stack_of
 from headscape.attention.tapping import tapped
 from headscape.attention.taps import AttentionCall, Tap
 from headscape.errors import InputError
 
-__all__ = ["COMPENSATIONS", "Fitted", "Moments", "digest_of", "fit_compensation", "moments_on", "without_heads"]
+__all__ = [
+    "COMPENSATIONS",
+    "Calibration",
+    "Fitted",
+    "Moments",
+    "calibrated",
+    "digest_of",
+    "fit_compensation",
+    "moments_on",
+    "without_heads",
+]
 
+CALIBRATED_AT_ONCE = 4  # samples in one forward pass
 RIDGE = 1e-3  # of the mean square of an output: keeps the prediction from relying on noise
 
 
@@ -39,7 +52,8 @@ RIDGE = 1e-3  # of the mean square of an output: keeps the prediction from relyi
 class Fitted:
     """What one layer of `n_heads` heads outputs without the removed `heads`: its fitted compensation.
 
-    With k inputs of W_O from kept heads and r from removed ones, `mix` is (k, r) and `constant` (r,); None is zero.
+    With k inputs of W_O from kept heads and r from removed ones, `mix` is (k, r) and `constant` (r,); None is zero. A
+    healed layer has its whole W_O in `folded` (out, in), and in `offset` (out,) what is added to its bias.
     """
 
     heads: tuple[int, ...]
@@ -47,6 +61,8 @@ class Fitted:
     mix: npt.NDArray[np.float64] | None = None
     constant: npt.NDArray[np.float64] | None = None
     scale: float = 1.0
+    folded: npt.NDArray[np.float64] | None = None
+    offset: npt.NDArray[np.float64] | None = None
 
     def inputs(self, width: int) -> tuple[Tensor, Tensor]:
         """Which of the `width` inputs of W_O come from kept, and which from removed heads."""
@@ -69,6 +85,8 @@ class Fitted:
 
     def weight(self, weight: Tensor) -> Tensor:
         """W_O (out, in) with the compensation folded in; the columns of removed heads are zero."""
+        if self.folded is not None:
+            return torch.as_tensor(self.folded).to(weight)
         kept, removed = self.inputs(weight.shape[1])
         folded = torch.zeros_like(weight)
         folded[:, kept] = self.scale * weight[:, kept]
@@ -78,6 +96,8 @@ class Fitted:
 
     def bias(self, weight: Tensor) -> Tensor:
         """What to add to the bias of W_O, from the original W_O."""
+        if self.offset is not None:
+            return torch.as_tensor(self.offset).to(weight)
         if self.constant is None:
             return weight.new_zeros(len(weight))
         return weight[:, self.inputs(weight.shape[1])[1]] @ torch.as_tensor(self.constant).to(weight)
@@ -88,7 +108,7 @@ def digest_of(fitted: Mapping[str, Fitted]) -> str:
     found = hashlib.sha256()
     for name, layer in sorted(fitted.items()):
         found.update(f"{name} {layer.heads} {layer.n_heads} {layer.scale!r}".encode())
-        for array in (layer.mix, layer.constant):
+        for array in (layer.mix, layer.constant, layer.folded, layer.offset):
             found.update(b"-" if array is None else np.ascontiguousarray(array).tobytes())
     return found.hexdigest()
 
@@ -110,15 +130,46 @@ class _Collect(Tap):
         return outputs
 
 
-def moments_on(model: Model, samples: Sequence[Sample]) -> Moments:
-    """Second moments of the head outputs of every layer, over all positions of some samples."""
-    tap = _Collect()
-    with torch.no_grad(), tapped(model.module, tap, model.attention):
-        for arguments, _ in grouped(samples, size=8):
+@dataclass(frozen=True)
+class Calibration:
+    """What is measured on the samples to calibrate on.
+
+    `power` is the square norm of what enters the layer of each attention module, median over positions; 1 where the
+    layers are not a plain stack.
+    """
+
+    moments: Moments
+    power: Mapping[str, float]
+
+
+def calibrated(model: Model, samples: Sequence[Sample], step: Callable[[], None] = lambda: None) -> Calibration:
+    """Run the model on some samples, calling `step` after each, and keep moments and powers over all positions."""
+    tap, stack = _Collect(), stack_of(model)
+    entering: dict[int, list[Tensor]] = {}
+
+    def note(layer: nn.Module, args: Any, kwargs: Any) -> None:
+        states = args[0] if args else kwargs["hidden_states"]
+        entering.setdefault(id(layer), []).append(states.detach().double().square().sum(-1).flatten())
+
+    with torch.no_grad(), tapped(model.module, tap, model.attention), ExitStack() as hooks:
+        for layer in () if stack is None else stack.layers.values():
+            hooks.callback(layer.register_forward_pre_hook(note, with_kwargs=True).remove)
+        for arguments, part in grouped(samples, size=CALIBRATED_AT_ONCE):
             run(model, arguments, whole=False)
+            for _ in part:
+                step()
     modules = dict(model.module.named_modules())
     sums = {site.name: tap.sums[id(modules[site.name])] for site in model.sites}
-    return {name: total / total[-1, -1] for name, total in sums.items()}
+    power = dict.fromkeys(sums, 1.0)
+    if stack is not None:
+        medians = [float(torch.cat(entering[id(layer)]).median()) or 1.0 for layer in stack.layers.values()]
+        power = {site.name: medians[stack.place[site.name]] for site in model.sites}
+    return Calibration({name: total / total[-1, -1] for name, total in sums.items()}, power)
+
+
+def moments_on(model: Model, samples: Sequence[Sample]) -> Moments:
+    """Second moments of the head outputs of every layer, over all positions of some samples."""
+    return calibrated(model, samples).moments
 
 
 def _none(fitted: Fitted, S: Tensor, weight: Tensor) -> Fitted:
@@ -196,8 +247,21 @@ class _Compensating(Tap):
 @contextmanager
 def without_heads(model: Model, fitted: Mapping[str, Fitted]) -> Iterator[Model]:
     """Run the model without the heads that `fitted` removes, compensated; it is restored afterwards."""
-    if not fitted:
+    healed = {name: layer for name, layer in fitted.items() if layer.folded is not None}
+    plain = {name: layer for name, layer in fitted.items() if layer.folded is None}
+    with ExitStack() as restore:
+        if plain:
+            restore.enter_context(tapped(model.module, _Compensating(model, plain), model.attention))
+        paths = output_projections(model) if healed else {}
+        for name, layer in healed.items():
+            output = model.module.get_submodule(paths[name])
+            restore.callback(output.register_forward_hook(_healed(layer, output)).remove)
         yield model
-        return
-    with tapped(model.module, _Compensating(model, fitted), model.attention):
-        yield model
+
+
+def _healed(layer: Fitted, output: Any) -> Callable[..., Tensor]:
+    """What an output projection computes once it is healed."""
+    columns = columns_of(output)
+    weight = layer.weight(columns)
+    bias = layer.bias(columns) + (0 if output.bias is None else output.bias.detach())
+    return lambda _, args, __: nn.functional.linear(args[0], weight, bias)

@@ -209,4 +209,4 @@ def scores(criterion: str | Callable[[Evidence], FloatArray], evidence: Evidence
             f"criterion {criterion} gave scores of shape {found.shape}{what}; "
             f"{len(evidence.heads)} finite ones are needed"
         )
-    return found
+    return evidence.by_unit(found)

@@ -15,8 +15,9 @@ from headscape.attention.models import Model
 from headscape.attention.projections import columns_of, output_projections
 from headscape.attention.samples import Sample
 from headscape.errors import InputError
-from headscape.pruning.compensation import Moments, moments_on
+from headscape.pruning.compensation import Calibration, Moments, calibrated
 from headscape.pruning.judges import Judge, judge_of
+from headscape.pruning.units import units_of
 from headscape.tensor import HeadId
 from headscape.tree import PartitionTree
 
@@ -33,7 +34,7 @@ class Evidence:
     `frame` has one row per head with the columns of the organize study, in the order of `heads`; `distances` are the
     consensus distances of the heads, `tree` their tree. `samples` are the ranking inputs, never those a proposal is
     judged on; `fit` is what novelty and compensation are fitted on, the samples unless given. `texts` are the samples
-    as text, from which an encoder takes its sentences.
+    as text, from which an encoder takes its sentences. `unit` says which heads are removed together.
     """
 
     heads: Sequence[HeadId]
@@ -45,6 +46,7 @@ class Evidence:
     texts: Sequence[str] = ()
     tree: PartitionTree | None = None
     seed: int = 0
+    unit: str = "head"
 
     def column(self, name: str) -> FloatArray:
         """A column of the organize study."""
@@ -66,9 +68,30 @@ class Evidence:
         return self.model
 
     @cached_property
+    def calibration(self) -> Calibration:
+        """What novelty and compensation are fitted on, measured on the samples to fit on."""
+        return calibrated(self.network, self.fit or self.samples)
+
+    @property
     def moments(self) -> Moments:
-        """Second moments of the heads' outputs, for novelty and compensation."""
-        return moments_on(self.network, self.fit or self.samples)
+        """Second moments of the heads' outputs."""
+        return self.calibration.moments
+
+    @cached_property
+    def units(self) -> dict[str, list[tuple[int, ...]]]:
+        """The heads of every attention module that are removed together."""
+        return units_of(self.network, self.unit)
+
+    def by_unit(self, scores: FloatArray) -> FloatArray:
+        """Scores of heads as the mean of their unit."""
+        if self.unit == "head":
+            return scores
+        found, place = scores.copy(), {head: i for i, head in enumerate(self.heads)}
+        for site in self.network.sites:
+            for heads in self.units[site.name]:
+                rows = [place[site.heads[h]] for h in heads if site.heads[h] in place]
+                found[rows] = scores[rows].mean() if rows else 0.0
+        return found
 
     @cached_property
     def brief_judge(self) -> Judge:

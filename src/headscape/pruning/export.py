@@ -1,4 +1,4 @@
-"""Write a network without some of its heads: as files any loader takes, checked before they count as written."""
+"""Write a network without some of its heads: a folder or a GGUF file, checked before it counts as written."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import errno
 import json
 import os
 import shutil
+import tempfile
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
@@ -21,24 +22,26 @@ from torch import nn
 
 from headscape.attention import bundled
 from headscape.attention.capture import PARITY_TOLERANCE, main_output
-from headscape.attention.loading import quiet
+from headscape.attention.convert import fields_of
+from headscape.attention.deci import read_deci
+from headscape.attention.loading import mark_ragged, quiet
 from headscape.attention.models import Model, load_model, wrap_module
-from headscape.attention.projections import input_width, output_projections
+from headscape.attention.projections import input_width, layout_of, output_projections
 from headscape.attention.ragged import is_ragged, write_plans
 from headscape.attention.sites import example_input, run, select_heads
 from headscape.attention.tapping import attention_implementation
 from headscape.errors import HeadscapeError, InputError
 from headscape.locks import locked
-from headscape.pruning import forms
+from headscape.pruning import forms, llamacpp
 from headscape.pruning.compensation import Fitted, digest_of, fit_compensation, without_heads
 from headscape.pruning.forms import PrunedCopy, Removed
 from headscape.runs import human_bytes
 from headscape.storage import write_json
 from headscape.tensor import HeadId
 
-__all__ = ["KINDS", "Change", "Export", "check_target", "export_pruned"]
+__all__ = ["KINDS", "Change", "Export", "check_kind", "check_target", "export_pruned"]
 
-Kind = Literal["masked", "uniform", "ragged"]
+Kind = Literal["auto", "masked", "uniform", "ragged", "gguf"]
 Means = Mapping[HeadId, npt.NDArray[Any]]
 KINDS: dict[str, Callable[[Model, Removed], PrunedCopy]] = {
     "masked": forms.masked,
@@ -50,6 +53,8 @@ ORIGIN = "pruned_from"
 CHECK_TOKENS = 48  # of the input on which the written network is compared with the ablated one
 TIMED_TOKENS = 256
 NEW_TOKENS = 32
+ROUNDED = {"f16": 0.02, "q8_0": 0.1, "q4_1": 1.0}
+"""Difference of logits that the number types of a GGUF file explain, over the largest logit."""
 
 
 class Change(NamedTuple):
@@ -73,8 +78,10 @@ class Export:
     """What was written, and how it compares.
 
     `heads` were removed; of these, `zeroed` are still in the weights, with an output of zero. `bytes` are those of the
-    weight files, in the number type of the model. `max_difference` is the largest difference to the logits of the
-    ablated model, whose largest logit is `scale`. `forward` and `generation` are seconds, None unless asked for.
+    weight files, in the number type `numbers`; `source_bytes` those of the files the model came from, 0 if there are
+    none. `kv_bytes` are those of keys and values of one token, in float16; None where there is no cache.
+    `max_difference` is the largest difference to the logits of the ablated model, whose largest logit is `scale`.
+    `forward` and `generation` are seconds, None unless asked for.
     """
 
     path: Path
@@ -85,6 +92,9 @@ class Export:
     n_heads: int
     parameters: Change
     bytes: Change
+    numbers: str
+    source_bytes: int
+    kv_bytes: Change | None
     max_difference: float
     scale: float
     forward: Change | None = None
@@ -96,12 +106,22 @@ class Export:
         lines = [
             f"{self.source} without {len(self.heads)} of {self.n_heads} heads, {self.kind}, in {self.path}",
             f"parameters {self.parameters.before:,.0f} -> {self.parameters.after:,.0f} ({self.parameters.change:+.1%})",
-            f"weights    {sizes[0]} -> {sizes[1]} ({self.bytes.change:+.1%})",
+            f"weights    {sizes[0]} -> {sizes[1]} in {self.numbers} ({self.bytes.change:+.1%})",
             f"logits     within {self.max_difference:.1g} of the ablated model's (largest {self.scale:.3g})",
         ]
-        for name, change in (("forward", self.forward), ("generation", self.generation)):
-            if change is not None:
-                lines.append(f"{name:10} {change.before:.3f} s -> {change.after:.3f} s ({change.change:+.1%})")
+        if self.kv_bytes is not None:
+            before, after, change = *self.kv_bytes, self.kv_bytes.change
+            lines.insert(3, f"cache      {before:,.0f} -> {after:,.0f} bytes per token in float16 ({change:+.1%})")
+        for name, timed in (("forward", self.forward), ("generation", self.generation)):
+            if timed is not None:
+                lines.append(f"{name:10} {timed.before:.3f} s -> {timed.after:.3f} s ({timed.change:+.1%})")
+        if self.heads and self.parameters.change > -0.1:
+            lines.append("Heads are a small share of the parameters: what shrinks most is the cache, where groups go.")
+        if self.source_bytes and self.bytes.after > self.source_bytes:
+            came = human_bytes(self.source_bytes)
+            lines.append(f"WARNING: larger than the file it came from ({came}), which stores other number types.")
+        elif self.bytes.after > self.bytes.before:
+            lines.append("WARNING: larger than the intact model; --kind ragged or --unit group make it smaller.")
         return "\n".join((*lines, *self.notes))
 
 
@@ -109,25 +129,31 @@ def export_pruned(
     model: Model | nn.Module,
     heads: Iterable[Any],
     out: str | Path,
-    kind: Kind = "masked",
+    kind: Kind = "auto",
     *,
     means: Means | None = None,
     fitted: Mapping[str, Fitted] | None = None,
     recipe: Mapping[str, Any] | None = None,
+    numbers: str = "f16",
     timed: int = 0,
 ) -> Export:
-    """Write a model without some heads to a folder, as safetensors with config and tokenizer.
+    """Write a model without some heads: a folder of safetensors with config and tokenizer, or a GGUF file.
 
-    The folder is loaded again and its logits compared with those of the model under `hs.ablate` before it appears
-    under its name: they differ by at most 1e-5 of the largest logit (in float32), or nothing is left on disk.
+    What was written is loaded again and its logits compared with those of the model under `hs.ablate` before it appears
+    under its name: they differ by at most 1e-5 of the largest logit (in float32; more by as much as the number type of a
+    GGUF file rounds), or nothing is left on disk.
 
     Parameters
     ----------
     heads
         `HeadId`, "decoder.3.7", or (layer, head) where there is one block.
     out
-        A folder that does not exist, or an empty one. One that holds this very export already is only checked again.
+        A folder that does not exist, or an empty one; or FILE.gguf. One that holds this very export already is only
+        checked again.
     kind
+        "auto": "gguf" for FILE.gguf; else "uniform" where the choice of heads allows it, else "ragged".
+        "gguf": for llama.cpp, Llama-type models; every layer keeps its own groups. Without any heads to remove, the
+        intact model.
         "masked": same architecture and size, the heads' columns of W_O are zero; loads everywhere.
         "uniform": smaller under a stock configuration, with the same number of heads in every layer; heads that have to
         stay for that are zeroed and named in the result. Llama, Mistral, Qwen, Gemma, ViT and T5.
@@ -138,6 +164,8 @@ def export_pruned(
         Any other compensation, from `headscape.pruning.compensation.fit_compensation` for the same heads.
     recipe
         Plain facts to keep beside the weights: how the heads were chosen.
+    numbers
+        Number type of the matrices of a GGUF file: "f16", "q8_0" or "q4_1".
     timed
         How many times to time a forward pass, and generation for a causal language model, before and after, in turns;
         medians are reported.
@@ -151,47 +179,71 @@ def export_pruned(
         The written network does not compute what the ablated one does.
     """
     model = model if isinstance(model, Model) else wrap_module(model)
+    check_kind(kind, out, numbers)
+    asked, kind = kind, "gguf" if Path(out).suffix == ".gguf" else kind
     chosen = _check(model, heads, kind)
     fitted = _checked_fit(model, chosen, means, fitted)
-    copy = KINDS[kind](model, fitted)
+    if kind == "auto":
+        kind = "uniform" if forms.is_uniform(model, fitted) else "ragged"
+    copy = None if kind == "gguf" else KINDS[kind](model, fitted)
     removed = tuple(site.heads[h] for site in model.sites for h in chosen.get(site.name, ()))
-    named = {"heads": [str(head) for head in removed], "zeroed": [str(head) for head in copy.zeroed]}
-    origin = {"source": model.source, "fingerprint": model.fingerprint, "kind": kind, "fit": digest_of(fitted), **named}
+    origin: dict[str, Any] = {"source": model.source, "fingerprint": model.fingerprint, "fit": digest_of(fitted)}
+    origin |= {"kind": kind, "asked": asked, "heads": [str(head) for head in removed]}
+    origin |= {"numbers": numbers} if copy is None else {"zeroed": [str(head) for head in copy.zeroed]}
     origin = json.loads(json.dumps({**(recipe or {}), **origin}))
-    with _appearing(Path(out), origin) as (folder, there):
-        if not there:
-            _write(folder, model, copy, origin)
-        written, difference, scale = _compared(model, folder, kind, fitted)
-        sizes = _sizes(folder, model.module, copy.module)
-        forward, generation = _times(model, written, timed) if timed else (None, None)
+    zeroed, notes = ((), ()) if copy is None else (copy.zeroed, copy.notes)
+    with _appearing(Path(out), origin) as (place, there):
+        if copy is not None and not there:
+            _write(place, model, copy, origin)
+        elif not there:
+            zeroed = llamacpp.write_gguf(place, model, fitted, numbers, origin)
+            notes = (f"{len(zeroed)} removed heads stay as zeros: groups need equally many",) if zeroed else ()
+        written, difference, scale = _compared(model, place, kind, fitted, numbers if copy is None else None)
         parameters = Change(model.n_parameters, written.n_parameters)
+        sizes = _gguf_sizes(place, parameters, numbers) if copy is None else _sizes(place, model.module, copy.module)
+        forward, generation = _times(model, written, timed) if timed else (None, None)
+        cache = _kv_bytes(model, written)
         del written  # its weights may be mapped from the folder that is about to be renamed
     return Export(
         path=Path(out),
         kind=kind,
         source=model.source,
         heads=removed,
-        zeroed=copy.zeroed,
+        zeroed=zeroed,
         n_heads=sum(site.n_heads for site in model.sites),
         parameters=parameters,
         bytes=sizes,
+        numbers=numbers if copy is None else model.dtype,
+        source_bytes=_source_bytes(model),
+        kv_bytes=cache,
         max_difference=difference,
         scale=scale,
         forward=forward,
         generation=generation,
-        notes=copy.notes,
+        notes=notes,
     )
 
 
+def check_kind(kind: str, out: str | Path | None, numbers: str = "f16") -> None:
+    """Raise an `InputError` for a kind that there is not, or that does not suit the place to write to."""
+    if kind not in ("auto", "gguf", *KINDS):
+        raise InputError(f"kind is one of {', '.join(sorted(['auto', 'gguf', *KINDS]))}, not {kind!r}")
+    if numbers not in llamacpp.NUMBERS:
+        raise InputError(f"the numbers of a GGUF file are {', '.join(llamacpp.NUMBERS)}, not {numbers!r}")
+    file = out is not None and Path(out).suffix == ".gguf"
+    if out is not None and file != (kind == "gguf") and kind != "auto":
+        raise InputError(f"{out}: a GGUF file is of kind gguf and ends in .gguf, other kinds are folders; not {kind}")
+
+
 def _check(model: Model, heads: Iterable[Any], kind: str) -> dict[str, list[int]]:
-    if kind not in KINDS:
-        raise InputError(f"kind is one of {', '.join(sorted(KINDS))}, not {kind!r}")
     if model.task == "module":
         raise InputError(f"{model.source} is a plain module; only a model of transformers can be loaded again")
     if is_ragged(model.module):
         raise InputError(f"{model.source} is a ragged export already; export the intact model without all these heads")
+    if kind == "gguf":
+        llamacpp.check_gguf(model)
     chosen = select_heads(model, heads)
-    if not chosen:
+    if not chosen and kind != "gguf":
         raise InputError("no heads to remove were given")
     n_heads = sum(site.n_heads for site in model.sites)
     if sum(len(found) for found in chosen.values()) == n_heads:
@@ -200,19 +252,23 @@ def _check(model: Model, heads: Iterable[Any], kind: str) -> dict[str, list[int]
 
 
 def check_target(target: Path, facts: Mapping[str, Any]) -> bool:
-    """Whether a folder holds a finished export with these facts; `InputError` for any other that is not empty."""
+    """Whether a folder or file holds a finished export with these facts; `InputError` for any other that is not empty."""
     if not target.exists() or (target.is_dir() and not any(target.iterdir())):
         return False
     with suppress(OSError, ValueError, TypeError, KeyError, AttributeError):
-        said = json.loads((target / bundled.NOTES).read_text(encoding="utf-8"))[ORIGIN]
+        if target.suffix == ".gguf":
+            said = llamacpp.origin_of(target)
+        else:
+            said = json.loads((target / bundled.NOTES).read_text(encoding="utf-8"))[ORIGIN]
         if all(said.get(name) == value for name, value in facts.items()):
             return True
-    raise InputError(f"{target} exists and is not an empty folder; choose another place or remove it")
+    what = "a file of something else" if target.suffix == ".gguf" else "not an empty folder"
+    raise InputError(f"{target} exists and is {what}; choose another place or remove it")
 
 
 @contextmanager
 def _appearing(target: Path, origin: Mapping[str, Any]) -> Iterator[tuple[Path, bool]]:
-    """A folder to write into, which takes the target's name when the block ends well and is removed otherwise.
+    """A folder or file to write, which takes the target's name when the block ends well and is removed otherwise.
 
     Where the target holds this very export already, the target itself, and True.
     """
@@ -220,10 +276,12 @@ def _appearing(target: Path, origin: Mapping[str, Any]) -> Iterator[tuple[Path, 
         yield target, True
         return
     place = target.resolve()
-    folder = place.with_name(f".{place.name}.partial")
+    file = place.suffix == ".gguf"
+    folder = place.with_name(f".{place.stem}.partial.gguf" if file else f".{place.name}.partial")
     with locked(place.with_name(f".{place.name}.lock"), f"the model in {target}", lambda _: None):
-        shutil.rmtree(folder, ignore_errors=True)  # of an export that was killed
-        folder.mkdir()
+        _clear(folder)  # of an export that was killed
+        if not file:
+            folder.mkdir()
         try:
             yield folder, False
             if place.is_dir():
@@ -234,7 +292,14 @@ def _appearing(target: Path, origin: Mapping[str, Any]) -> Iterator[tuple[Path, 
                 raise HeadscapeError(f"no space left while writing {target}; free some and export again") from error
             raise
         finally:
-            shutil.rmtree(folder, ignore_errors=True)
+            _clear(folder)
+
+
+def _clear(place: Path) -> None:
+    if place.is_dir():
+        shutil.rmtree(place, ignore_errors=True)
+    else:
+        place.unlink(missing_ok=True)
 
 
 def _write(folder: Path, model: Model, copy: PrunedCopy, origin: Mapping[str, Any]) -> None:
@@ -251,6 +316,7 @@ def _write(folder: Path, model: Model, copy: PrunedCopy, origin: Mapping[str, An
         write_json(folder / "preprocessor_config.json", config)
     if copy.plans:
         write_plans(folder, copy.plans)
+        mark_ragged(folder)
     write_json(folder / bundled.NOTES, {"licence": model.licence, "prefix": list(model.prefix), ORIGIN: origin})
 
 
@@ -278,11 +344,18 @@ def _with_means(model: Model, name: str, fitted: Fitted, means: Means) -> Fitted
     return replace(fitted, constant=np.concatenate([means[site.heads[h]] for h in fitted.heads], dtype=np.float64))
 
 
-def _compared(model: Model, folder: Path, kind: str, fitted: Removed) -> tuple[Model, float, float]:
+def _compared(
+    model: Model, folder: Path, kind: str, fitted: Removed, numbers: str | None
+) -> tuple[Model, float, float]:
     """The model loaded again; the largest difference of its logits to the ablated one's, and the largest of these."""
     batch = example_input(model, min(CHECK_TOKENS, model.max_tokens or CHECK_TOKENS))
     try:
-        written = load_model(folder, device=model.device, dtype=model.dtype)
+        if numbers is None:
+            written = load_model(folder, device=model.device, dtype=model.dtype)
+        else:  # not through the cache of converted files
+            with tempfile.TemporaryDirectory() as scratch:
+                module, _, _ = read_deci(folder, fields_of(folder), Path(scratch))
+            written = wrap_module(module.to(model.device))
         with torch.no_grad():
             with without_heads(model, fitted):
                 expected = main_output(run(model, batch)).float()
@@ -293,7 +366,8 @@ def _compared(model: Model, folder: Path, kind: str, fitted: Removed) -> tuple[M
         raise HeadscapeError(
             f"{model.source} exported as {kind} does not run: {str(error).splitlines()[0]}; nothing was written"
         ) from error
-    if not difference <= PARITY_TOLERANCE.get(model.dtype, PARITY_TOLERANCE["float32"]) * scale:
+    allowed = ROUNDED[numbers] if numbers else PARITY_TOLERANCE.get(model.dtype, PARITY_TOLERANCE["float32"])
+    if not difference <= allowed * scale:
         raise HeadscapeError(
             f"{model.source} exported as {kind} has logits {difference:.2g} away from the ablated model's (largest "
             f"{scale:.2g}); nothing was written"
@@ -306,6 +380,40 @@ def _sizes(folder: Path, *modules: nn.Module) -> Change:
     written = sum(file.stat().st_size for file in folder.glob("*.safetensors"))
     intact, copy = (sum({p.data_ptr(): p.nbytes for p in m.state_dict().values()}.values()) for m in modules)
     return Change(written + intact - copy, written)
+
+
+def _gguf_sizes(file: Path, parameters: Change, numbers: str) -> Change:
+    """Bytes of a GGUF file, and of the intact network in the same number type."""
+    a_weight = {"f16": 2, "q8_0": 34 / 32, "q4_1": 20 / 32}[numbers]
+    written = file.stat().st_size
+    return Change(written + (parameters.before - parameters.after) * a_weight, written)
+
+
+def _source_bytes(model: Model) -> int:
+    """Bytes of the files a model came from: its GGUF file, or its weights."""
+    if model.source in bundled.BUNDLED:
+        folder = bundled.weights_folder(bundled.BUNDLED[model.source])
+        return sum(file.stat().st_size for ending in ("gguf", "safetensors") for file in folder.glob(f"*.{ending}"))
+    source = Path(model.source)
+    files = [source] if source.suffix == ".gguf" and source.is_file() else model.weights
+    return sum(file.stat().st_size for file in files)
+
+
+def _kv_bytes(model: Model, written: Model) -> Change | None:
+    """Bytes of the keys and values of one token, in float16; None for a network that keeps none."""
+    if model.task not in ("causal-lm", "seq2seq-lm"):
+        return None
+    try:
+        before, after = (_kv_width(one) for one in (model, written))
+    except InputError:
+        return None
+    return Change(4 * before, 4 * after)
+
+
+def _kv_width(model: Model) -> int:
+    part, outputs = model.module.get_submodule, output_projections(model)
+    layouts = [layout_of(part(s.name), part(outputs[s.name]), s.n_heads) for s in model.sites]
+    return sum(layout.n_kv_heads * layout.dim for layout in layouts)
 
 
 def _times(model: Model, written: Model, repeats: int) -> tuple[Change, Change | None]:

@@ -11,6 +11,8 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, NamedTuple
 
+import numpy as np
+import numpy.typing as npt
 from torch import Tensor, nn
 
 from headscape.attention import projections
@@ -19,9 +21,11 @@ from headscape.attention.projections import Layout
 from headscape.attention.ragged import LayerPlan, cut_layer
 from headscape.errors import InputError
 from headscape.pruning.compensation import Fitted
+from headscape.pruning.evidence import Evidence
+from headscape.pruning.units import units_of
 from headscape.tensor import HeadId
 
-__all__ = ["PrunedCopy", "masked", "ragged", "uniform"]
+__all__ = ["PrunedCopy", "fill_groups", "is_uniform", "masked", "ragged", "uniform", "uniform_sets"]
 
 Removed = Mapping[str, Fitted]
 """The heads to remove and their compensation, by the name of their attention module."""
@@ -60,7 +64,11 @@ class _Request:
 
     def constants(self) -> dict[str, Tensor]:
         """What to add to the bias of the output projections, (out,), where there is something to add."""
-        constant = {name: layer for name, layer in self.removed.items() if layer.constant is not None}
+        constant = {
+            name: layer
+            for name, layer in self.removed.items()
+            if layer.constant is not None or layer.offset is not None
+        }
         return {name: layer.bias(self._weight(name)) for name, layer in constant.items()}
 
     def _weight(self, name: str) -> Tensor:
@@ -196,6 +204,33 @@ def uniform(model: Model, removed: Removed) -> PrunedCopy:
     return PrunedCopy(network, tuple(zeroed), notes=(note,) if zeroed else ())
 
 
+def uniform_sets(evidence: Evidence, score: npt.NDArray[np.float64]) -> list[list[HeadId]]:
+    """Growing sets of heads that stock configurations describe: equally many whole groups of every layer, lowest first."""
+    model = evidence.network
+    family = str(model.config.model_type)
+    if family not in UNIFORM or family == "t5":
+        raise InputError(
+            f"no stock configuration of {family} has fewer heads of the same size; use kind 'ragged' or 'masked'"
+        )
+    by_head = dict(zip(evidence.heads, score, strict=True))
+    groups = units_of(model, "group")
+    counts = {(len(own), site.n_heads) for site in model.sites for own in (groups[site.name],)}
+    if len(counts) > 1 or len(by_head) < sum(site.n_heads for site in model.sites):
+        raise InputError(f"the layers of {model.source} differ in their heads; use kind 'ragged'")
+    n_groups, n_heads = counts.pop()
+    hidden = int(getattr(model.config, "hidden_size", 0))
+    kept = [
+        n for n in range(n_groups - 1, 0, -1) if not (UNIFORM[family].divides and hidden % (n * n_heads // n_groups))
+    ]
+    if not kept:
+        raise InputError(f"no stock configuration of {family} has fewer than {n_groups} key/value heads; use 'ragged'")
+    ranked = [
+        (site, sorted(groups[site.name], key=lambda own, s=site: np.mean([by_head[s.heads[h]] for h in own])))  # type: ignore[misc]
+        for site in model.sites
+    ]
+    return [[site.heads[h] for site, order in ranked for own in order[: n_groups - n] for h in own] for n in kept]
+
+
 def _heads(removed: Removed, name: str) -> tuple[int, ...]:
     return removed[name].heads if name in removed else ()
 
@@ -242,6 +277,20 @@ def _smallest(
         )
     # W_Q and W_O have n_kv * size heads, W_K and W_V n_kv
     return min(fitting, key=lambda pair: (pair[0] * (pair[1] + 1), pair))
+
+
+def fill_groups(kept: list[int], layout: Layout) -> tuple[list[int], list[int]]:
+    """Query heads and key/value heads of one layer, with heads added until every group that is left has equally many."""
+    groups = [group for group in _groups(kept, layout) if group]
+    return _fill(kept, max(1, len(groups)), max([1, *map(len, groups)]), layout)
+
+
+def is_uniform(model: Model, removed: Removed) -> bool:
+    """Whether a stock configuration describes the network without these heads, none of them left as zeros."""
+    try:
+        return not uniform(model, removed).zeroed
+    except InputError:
+        return False
 
 
 def _fill(kept: list[int], n_kv: int, size: int, layout: Layout) -> tuple[list[int], list[int]]:

@@ -16,7 +16,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from headscape.attention.capture import main_output
-from headscape.attention.loss import Loss, joined, task_loss, tasks_of
+from headscape.attention.loss import Loss, Task, joined, task_loss, tasks_of
 from headscape.attention.models import Model
 from headscape.attention.samples import Sample, grouped, samples_of
 from headscape.attention.sites import run
@@ -47,11 +47,12 @@ class Judge(ABC):
     """Forward passes to run, and the loss they give.
 
     `pieces` are inputs that can be judged apart from each other: the key of each (a digest of its content) and its
-    forward passes.
+    forward passes. `parts` are the keys of the pieces that show each ability; the first is what the model is made for.
     """
 
     model: Model
     pieces: Sequence[tuple[str, Sequence[Any]]]
+    parts: Mapping[str, Sequence[str]]
 
     @abstractmethod
     def run(self, task: Any) -> Any:
@@ -61,6 +62,15 @@ class Judge(ABC):
     def join(self, parts: Sequence[Any]) -> Loss:
         """The loss of one piece, from what was kept of its forward passes."""
 
+    def keys(self, most: int | None = None) -> list[str]:
+        """The keys of all pieces, or of the first `most` of every ability."""
+        return list(dict.fromkeys(key for keys in self.parts.values() for key in keys[:most]))
+
+    def by_ability(self, losses: Mapping[str, Loss]) -> dict[str, Loss]:
+        """The losses of pieces joined by ability; of those that are there."""
+        found = {name: [losses[key] for key in keys if key in losses] for name, keys in self.parts.items()}
+        return {name: concatenated(several) for name, several in found.items() if several}
+
     @property
     def tasks(self) -> list[Any]:
         """The forward passes of all pieces."""
@@ -68,16 +78,21 @@ class Judge(ABC):
 
 
 class LossJudge(Judge):
-    """The loss of a language model or classifier, per sequence or image."""
+    """The loss of a language model or classifier, per sequence or image; and of passes that show more abilities."""
 
-    def __init__(self, model: Model, samples: Sequence[Sample], seed: int = 0) -> None:
+    def __init__(
+        self, model: Model, samples: Sequence[Sample], seed: int = 0, more: Mapping[str, Sequence[Task]] | None = None
+    ) -> None:
         self.model = model
         if model.images is not None:
             tasks = tasks_of(model, samples)
         else:  # one window each, masked by its own content: its loss does not depend on the windows beside it
             seeds = [seed + int(content_of(sample.stored)[:8], 16) for sample in samples]
             tasks = [task for s, own in zip(samples, seeds, strict=True) for task in tasks_of(model, [s], own)]
-        self.pieces = [(content_of({**task.arguments, "wanted": task.wanted}), [task]) for task in tasks]
+        named = ({"accuracy" if model.images is not None else "text": tasks} if tasks else {}) | dict(more or {})
+        keyed = {name: [(_key(task), task) for task in several] for name, several in named.items()}
+        self.parts = {name: [key for key, _ in several] for name, several in keyed.items()}
+        self.pieces = [(key, [task]) for several in keyed.values() for key, task in several]
 
     def run(self, task: Any) -> tuple[Tensor, Tensor | None]:
         return task_loss(self.model, task)
@@ -107,6 +122,7 @@ class SimilarityJudge(Judge):
         self.pieces = [
             (content_of({"pairs": self._pairs} | {str(i): t["input_ids"] for i, t in enumerate(tasks)}), tasks)
         ]
+        self.parts = {"similarity": [self.pieces[0][0]]}
         self._intact: FloatArray | None = None
 
     def run(self, task: Any) -> Tensor:
@@ -123,6 +139,11 @@ class SimilarityJudge(Judge):
 
 def _embedded(model: Model, arguments: Any) -> Tensor:
     return F.normalize(main_output(run(model, arguments, whole=False)).float().mean(dim=1), dim=-1)
+
+
+def _key(task: Task) -> str:
+    spans = {"spans": np.array(task.spans)} if task.spans else {}
+    return content_of({**task.arguments, "wanted": task.wanted, **spans})
 
 
 def content_of(arrays: Mapping[str, Any]) -> str:
@@ -191,24 +212,25 @@ def judge_of(model: Model, samples: Sequence[Sample], texts: Sequence[str] = (),
     return LossJudge(model, samples, seed)
 
 
-def cost(intact: Loss, now: Loss) -> FloatArray:
+def cost(intact: Loss, now: Loss, scale: float | None = None, by: str = "loss") -> FloatArray:
     """What a removal costs, one number per sequence; the mean is what a budget bounds.
 
-    Language models: rise of the loss, as a share of the intact mean. Classifiers: images no longer classified correctly
-    (minus those that now are). Encoders: one minus the rank correlation of similarities.
+    Language models: rise of the loss, as a share of the intact mean, or of `scale`. Classifiers, and anything else by
+    "accuracy": what is no longer right (minus what now is). Encoders: one minus the rank correlation of similarities.
     """
     if intact.kind == "similarity":
         return now.values
-    if intact.correct is not None and now.correct is not None:
+    right = intact.kind == "image-classifier" or by == "accuracy"
+    if right and intact.correct is not None and now.correct is not None:
         return intact.correct.astype(float) - now.correct
-    return (now.values - intact.values) / intact.mean
+    return (now.values - intact.values) / (intact.mean if scale is None else scale)
 
 
 def cost_unit(intact: Loss) -> str:
     """What `cost` measures, in words."""
     if intact.kind == "similarity":
         return "1 - rank correlation of sentence similarities"
-    return "drop of accuracy" if intact.correct is not None else "rise of the loss"
+    return "drop of accuracy" if intact.kind == "image-classifier" else "rise of the loss"
 
 
 def slopes(model: Model, samples: Sequence[Sample], seed: int) -> Iterator[Tensor]:

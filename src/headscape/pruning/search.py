@@ -1,95 +1,69 @@
-"""Search: a large set of heads whose removal stays within a budget."""
+"""Search: as many units of a ranking as a budget allows, in few trials."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 
-import numpy as np
-
 from headscape.errors import InputError
-from headscape.tree import PartitionTree
 
 __all__ = ["Search", "within_budget"]
+
+START = 0.15  # share of the units tried first
+CLOSE = 0.01  # of the units: near enough
+STEEP = 1.7  # how costs grow with the number removed, until two trials tell: cost ~ n ** STEEP
+AIM = 0.95  # of the budget
 
 
 @dataclass(frozen=True)
 class Search:
-    """The heads found (indices, in the order of removal), their cost, and every trial as (number of heads, cost)."""
+    """How many units to remove, and every trial as (number of units, cost over budget)."""
 
-    heads: tuple[int, ...]
-    cost: float
+    n: int
     trials: tuple[tuple[int, float], ...]
 
 
-def within_budget(
-    order: Sequence[int],
-    cost: Callable[[Sequence[int]], float],
-    budget: float,
-    *,
-    tree: PartitionTree | None = None,
-    evaluations: int = 40,
-) -> Search:
-    """Remove as many heads as a budget allows.
+def within_budget(n_units: int, ratio: Callable[[int], float], evaluations: int = 8) -> Search:
+    """The largest number of units found whose cost stays within the budget.
 
-    First the longest beginning of the ranking that stays within the budget, by bisection. Then greedily, on top of it:
-    clusters of remaining heads in the head tree, lowest-ranked first, then single heads in the order of the ranking;
-    each is measured together with all heads removed before, and stays removed if the budget still holds.
+    Costs grow about as a power of the number removed, so each trial is where the power law through the nearest trials
+    meets the budget; the trials around it close in from both sides.
 
     Parameters
     ----------
-    order
-        Heads by their indices, lowest-ranked first.
-    cost
-        What removing heads costs, on inputs that the outcome is not judged on.
-    budget
-        Largest cost, above 0.
-    tree
-        The consensus tree of the heads; without it only single heads are tried.
+    n_units
+        At least one of them stays.
+    ratio
+        Cost of removing the first n units over the budget, at most 1 where it holds.
     evaluations
-        How often `cost` may be called.
+        How often `ratio` may be called.
 
-    >>> prices = np.array([0.1, 0.2, 5.0, 0.3])
-    >>> within_budget([0, 1, 2, 3], lambda heads: prices[list(heads)].sum(), 0.65).heads
-    (0, 1, 3)
+    >>> within_budget(100, lambda n: (n / 37) ** 2).n
+    37
     """
-    if not budget > 0:
-        raise InputError(f"the budget must be above 0, not {budget:.3g}: removing anything costs something")
-    trials: list[tuple[int, float]] = []
-
-    def allowed(heads: Sequence[int]) -> bool:
-        trials.append((len(heads), float(cost(heads))))
-        return trials[-1][1] <= budget
-
-    low, high = 0, len(order) - 1  # at least one head stays
-    best = 0.0
-    while low < high and len(trials) < evaluations:
-        middle = (low + high + 1) // 2
-        if allowed(order[:middle]):
-            low, best = middle, trials[-1][1]
+    if evaluations < 1:
+        raise InputError(f"the search needs at least 1 evaluation, not {evaluations}")
+    known: dict[int, float] = {}
+    low, high = 0, n_units
+    guess = min(max(1, round(START * n_units)), n_units - 1)
+    while high - low > max(1, round(CLOSE * n_units)) and len(known) < evaluations:
+        known[guess] = ratio(guess)
+        if known[guess] <= 1:
+            low = guess
         else:
-            high = middle - 1
-    removed = list(order[:low])
-    for candidate in _candidates(order, low, tree):
-        new = [h for h in candidate if h not in removed]
-        if len(trials) >= evaluations:
-            break
-        if new and len(removed) + len(new) < len(order) and allowed([*removed, *new]):
-            removed, best = [*removed, *new], trials[-1][1]
-    return Search(tuple(removed), best, tuple(trials))
+            high = guess
+        guess = _next(known, low, high, n_units)
+    return Search(low, tuple(known.items()))
 
 
-def _candidates(order: Sequence[int], start: int, tree: PartitionTree | None) -> list[tuple[int, ...]]:
-    """Clusters of a few remaining heads, then single heads; the next of the ranking is known to cost too much."""
-    place = {head: i for i, head in enumerate(order)}
-    left = set(order[start:])
-    found: list[tuple[int, ...]] = []
-    if tree is not None:
-        folders = tree.folders()
-        few = max(2, len(order) // 20)
-        for first, last in zip(folders.start, folders.stop, strict=True):
-            heads = tuple(int(h) for h in tree.order[first:last] if int(h) in left)
-            if 2 <= len(heads) <= few:
-                found.append(heads)
-    by_rank = sorted(set(found), key=lambda heads: (np.mean([place[h] for h in heads]), heads))
-    return [*by_rank[: max(4, len(order) // 30)], *((h,) for h in order[start + 1 :])]
+def _next(known: dict[int, float], low: int, high: int, n_units: int) -> int:
+    """Where the cost should meet the budget, strictly between the largest n that is allowed and the next too many."""
+    below, above = max(known.get(low, 0.0), 0.02), known.get(high)
+    if above is None:
+        guess = low * (AIM / below) ** (1 / STEEP)
+    elif low == 0:
+        guess = high * (AIM / above) ** (1 / STEEP)
+    else:  # in proportion to the logarithm of the cost
+        guess = low + (high - low) * max(0.0, 1 - below) / (above - min(below, 1.0))
+    margin = (high - low) // 8
+    return int(min(max(round(guess), low + max(1, margin)), high - max(1, margin), n_units - 1))

@@ -70,7 +70,9 @@ def _input(run: Run, capture: Capture | None) -> str:
         among = f" of {number(inputs['windows'])}" if isinstance(inputs.get("windows"), int) else ""
         pooled = f", pooled to {number(config['pool'])} blocks" if config.get("pool") else ""
         size, texts = number(config.get("tokens", "?")), _count(int(inputs.get("texts", 1)), "text")
-        return f"{number(n_batch)}{among} windows of {size} tokens{pooled}, from {texts}; each window is one batch"
+        missing = ", ".join(map(str, run.missing_batches))
+        gap = f"; batch {missing} is missing" if missing else ""
+        return f"{number(n_batch)}{among} windows of {size} tokens{pooled}, from {texts}; each window is one batch{gap}"
     if inputs.get("file"):
         shape = " x ".join(str(n) for n in inputs.get("shape", []))
         return f"array {shape} (batch, layer, head, query, key), {_count(n_batch, 'batch', 'batches')}"

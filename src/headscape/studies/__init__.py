@@ -49,6 +49,7 @@ def open_result(run: Run | str | Path, study: str, key: str | None = None) -> Re
     if not kept:
         which = study if key is None else f"{study} {key}"
         raise InputError(f"{opened.path} has no finished study {which}; run `headscape {study} {opened.path}`")
+    kept[-1].check(opened)
     return kind.load(kept[-1].path)
 
 
@@ -62,6 +63,7 @@ def load_results(run: Run) -> list[Result | tuple[str, Exception | str]]:
         latest = newest_by_block(run, name)
         for kept in latest:
             try:
+                kept.check(run)
                 found.append(result_class(name).load(kept.path))
             except HeadscapeError as error:
                 found.append((name, error))

@@ -180,6 +180,8 @@ class Averages:
         scales: tuple[int, int] | None = None,
     ) -> None:
         self.values, self.present = matrix_on_trees(M, row_tree, col_tree, mask)
+        if scales is not None and (not isinstance(scales, (tuple, list)) or len(scales) != 2):
+            raise InputError(f"scales are two numbers, of rows and columns, not {scales!r}")
         n_rows, n_columns = (None, None) if scales is None else scales
         self._rows, self._columns = _Levels(row_tree, n_rows, "row"), _Levels(col_tree, n_columns, "column")
         ordered = np.ix_(row_tree.order, col_tree.order)

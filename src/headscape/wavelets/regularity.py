@@ -129,7 +129,7 @@ def holder_exponent(
     -0.5
     """
     one_of("noise", noise, ("auto", "none", "white"))
-    integer("n_draws", n_draws, low=0)
+    integer("n_draws", n_draws, 0, 1_000_000)
     seed(random_state)
     values, present = matrix_on_trees(M, row_tree, col_tree, mask)
     if min(values.shape) < 2:

@@ -19,13 +19,13 @@ def command(*arguments):
 
 def test_the_command_prints_tables_and_findings(vit_run, tmp_path):
     before = torch.get_num_threads()
-    done = command(vit_run, "--jobs", before + 1, "--no-control", "--no-cells", "--batches", 1, "--json", "-q")
+    done = command(vit_run, "--threads", before + 1, "--no-control", "--no-cells", "--batches", 1, "--json", "-q")
     assert done.exit_code == 0, done.exception
     facts = json.loads(done.stdout)
     assert [row["arm"] for row in facts["arms"]] == ["standard", "shuffled"] and len(facts["heads"]) == 36
     assert len(facts["layers"]) == 2 * 7 and facts["findings"][0]["verdict"] == "cannot tell"
     assert set(facts) == {"findings", "arms", "layers", "bounds", "heads"}
-    done = command("--table1", "--jobs", before + 1, "--seeds", 1, "--depth", 2, "--out", tmp_path / "t", "-q")
+    done = command("--table1", "--threads", before + 1, "--seeds", 1, "--depth", 2, "--out", tmp_path / "t", "-q")
     assert done.exit_code == 0, done.exception
     assert torch.get_num_threads() == before  # as it was
     assert "printed" in done.stdout and "0.489" in done.stdout and "0.88" in done.stdout

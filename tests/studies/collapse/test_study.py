@@ -2,6 +2,7 @@
 
 import copy
 import math
+import shutil
 
 import numpy as np
 import pytest
@@ -9,6 +10,8 @@ import torch
 from torch.nn import functional as F
 
 import headscape as hs
+from headscape.attention.samples import replayed
+from headscape.captures import open_capture
 from headscape.collapse.residual import effective_rank, relative_residual, roundoff
 from headscape.collapse.similarity import histogram, token_similarities
 from headscape.studies.collapse import collapse
@@ -147,8 +150,22 @@ def test_threads_are_put_back(vit_run, load):
     before = torch.get_num_threads()
     collapse(vit_run, batches=1, model=load("vit-fmnist"), cells=False, threads=before + 1)
     assert torch.get_num_threads() == before
-    with pytest.raises(hs.InputError, match="more threads instead of jobs"):
-        collapse(vit_run, model=load("vit-fmnist"), jobs=2)
+
+
+def test_jobs_change_nothing_and_a_scaled_skip_is_a_variant(vit_run, load, tmp_path):
+    options = {"model": load("vit-fmnist"), "batches": 2, "cells": False, "alpha": 0.5, "threads": 1}
+    shutil.copytree(vit_run, tmp_path / "other", ignore=shutil.ignore_patterns("collapse"))
+    here, apart = collapse(vit_run, **options), collapse(tmp_path / "other", jobs=2, **options)
+    assert here.variants == ("standard", "shuffled", "scaled skip", "scaled skip, hidden")
+    for name in ("residual", "rank", "similarity", "entropy", "floor"):
+        np.testing.assert_array_equal(getattr(here, name), getattr(apart, name))
+    sample = replayed(load("vit-fmnist"), open_capture(vit_run))[0]
+    model = in_double(load("vit-fmnist"))
+    with torch.no_grad(), hs.to_hopfield(model, 0.5, 0.0, skip="scaled"):
+        states = model.module(sample.arguments["pixel_values"].double(), output_hidden_states=True)
+    expected = relative_residual(torch.stack(states.hidden_states)[:, 0].numpy())
+    np.testing.assert_allclose(here.residual[2, 0], expected, rtol=1e-9)
+    assert np.abs(here.residual[2] - here.residual[0]).max() > 1e-3
 
 
 def test_the_models_are_those_of_the_run(vit_run, vit, tmp_path):

@@ -2,6 +2,7 @@
 
 import json
 import shutil
+import tracemalloc
 
 import numpy as np
 import pytest
@@ -11,6 +12,7 @@ import headscape as hs
 from headscape.cli import app
 from headscape.geometry.estimate import Rates
 from headscape.studies.organize.estimate import estimate_organize
+from headscape.studies.organize.study import BESIDE, measure_trees
 
 FAST = Rates(1e10, 1e9, 1e10, 1e9, 1e9)
 
@@ -38,6 +40,33 @@ def test_counts_batches_nulls_and_jobs(run):
     assert estimate_organize(run, rates=FAST, questionnaire=tight).scratch == 3 * 4 * 20 * 20 * 10
 
 
+def test_what_is_measured_beside_the_fit_takes_no_more_than_is_said():
+    X = hs.AttentionTensor(np.random.default_rng(0).random((64, 64, 24), dtype=np.float32))
+    trees = [hs.PartitionTree.dyadic(n) for n in X.shape]
+    measure_trees(X, trees)
+    tracemalloc.start()
+    try:
+        measure_trees(X, trees)
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert 0.8 * BESIDE < peak / X.values.size < BESIDE
+
+
+def test_a_limit_that_the_command_cannot_keep_is_said_beforehand(tmp_path):
+    """F14: a limit on the fit was believed to be one on the command."""
+    batch = np.random.default_rng(0).random((8, 96, 96), dtype=np.float32) * np.tri(96, dtype=np.float32)
+    np.save(tmp_path / "a.npy", batch / batch.sum(axis=-1, keepdims=True))
+    hs.import_array(tmp_path / "a.npy", tmp_path / "run", layout="head,query,key")
+    said = []
+    once = hs.Questionnaire(n_iter=1, max_memory=5e7)
+    hs.organize(tmp_path / "run", questionnaire=once, threads=1, say=said.append)
+    assert any("the memory limit of 50.0 MB" in line and "96 x 96 x 8" in line for line in said)
+    said.clear()
+    hs.organize(tmp_path / "run", questionnaire=hs.Questionnaire(n_iter=1), threads=1, say=said.append)
+    assert not said
+
+
 def test_the_command_prints_and_writes_nothing(run):
     before = everything(run)
     found = CliRunner().invoke(app, ["organize", str(run), "--estimate"])
@@ -62,4 +91,5 @@ def test_organising_from_disk_gives_the_same_bytes_and_is_the_same_study(run, tm
     said = []
     written = {path: path.stat().st_mtime_ns for path in (run / "organize").glob("batch-*")}
     organize(run, threads=1, questionnaire=tight, say=said.append, resume=True)  # refused if it were another study
-    assert written == {path: path.stat().st_mtime_ns for path in (run / "organize").glob("batch-*")} and not said
+    assert written == {path: path.stat().st_mtime_ns for path in (run / "organize").glob("batch-*")}
+    assert not [line for line in said if "memory limit" not in line]

@@ -3,7 +3,7 @@
 import pytest
 
 import headscape as hs
-from headscape.studies.prune.study import DEFAULT_CRITERIA, prune
+from headscape.studies.prune.study import STUDY_CRITERIA, prune
 from prunable import JUDGE, QUICK, RANK, wrapped
 
 
@@ -22,4 +22,4 @@ def run(model, tmp_path_factory):
 
 @pytest.fixture(scope="session")
 def result(run, model):
-    return prune(run, model=model, inputs=JUDGE, budget=0.05, **{**QUICK, "criteria": DEFAULT_CRITERIA})
+    return prune(run, model=model, inputs=JUDGE, budget=0.2, study=True, **{**QUICK, "criteria": STUDY_CRITERIA})

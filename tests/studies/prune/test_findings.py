@@ -13,7 +13,7 @@ CHEAP, DEAR = [[[0.01, 0.02, 0.01]]], [[[0.05, 0.06, 0.07]]]
 
 def made_up(criterion, costs, compensation="mean", proposal=False):
     costs = np.array(costs, dtype=float)
-    return Curve(criterion, compensation, tuple(range(1, costs.shape[1] + 1)), costs, costs, proposal)
+    return Curve(criterion, compensation, "text", tuple(range(1, costs.shape[1] + 1)), costs, costs, proposal)
 
 
 def claims(result):
@@ -37,7 +37,7 @@ def claims(result):
 def test_a_criterion_beats_gradients_only_at_every_share(result, own, rival, verdict, words):
     rival = np.broadcast_to(np.array(rival), np.shape(own))
     curves = [made_up("novelty", own), made_up("gradient", rival)]
-    found = claims(replace(result, criterion="novelty", compensation="mean", curves=curves, budget=None))
+    found = claims(replace(result, criterion="novelty", compensation="mean", curves=curves, budget={}))
     assert found["prune.gradients"].verdict == verdict and words in found["prune.gradients"].text
 
 
@@ -45,7 +45,7 @@ def test_the_best_criterion_without_gradients_is_chosen_before_it_is_judged(resu
     choice = result.choice.iloc[:3].assign(criterion=["gradient+l1_all", "output_norm", "l1_all"], compensation="mean")
     curves = [made_up("gradient+l1_all", CHEAP), made_up("output_norm", DEAR), made_up("l1_all", CHEAP)]
     curves.append(made_up("gradient", [[[0.03, 0.03, 0.03]]]))
-    found = replace(result, criterion="gradient+l1_all", compensation="mean", curves=curves, choice=choice, budget=None)
+    found = replace(result, criterion="gradient+l1_all", compensation="mean", curves=curves, choice=choice, budget={})
     assert claims(found)["prune.gradients"].holds is True
     free = claims(found)["prune.gradient_free"]
     assert (
@@ -59,7 +59,7 @@ def test_the_papers_criterion_has_to_beat_random_draws(result):
     for costs, spread, verdict in ((even, 0, "holds"), (DEAR, 0, "does not hold"), (even, 0.02, "cannot tell")):
         draws = np.full((3, 1, 3), 0.03) + spread * np.array([-1, 0, 1])[:, None, None]
         curves = [made_up("l1_top", costs), made_up("random", draws)]
-        found = claims(replace(result, criterion="novelty", compensation="mean", curves=curves, budget=None))
+        found = claims(replace(result, criterion="novelty", compensation="mean", curves=curves, budget={}))
         assert found["prune.l1_top"].verdict == verdict
         assert ("worse than choosing heads at random" in found["prune.l1_top"].text) is (verdict == "does not hold")
 
@@ -70,7 +70,7 @@ def test_organization_has_to_beat_both_controls(result):
             made_up(name, costs, "none")
             for name, costs in (("l1_all", CHEAP), ("l1_all_random", DEAR), ("l1_all_natural", natural))
         ]
-        found = claims(replace(result, criterion="novelty", curves=curves, budget=None))
+        found = claims(replace(result, criterion="novelty", curves=curves, budget={}))
         assert found["prune.organization"].verdict == verdict
 
 
@@ -86,8 +86,9 @@ def test_the_budget_is_judged_on_held_out_inputs(result):
         ([0.01], "cannot tell", "+1.00% (rise of the loss, n = 1)"),
     ):
         curve = made_up("proposal", [[costs]], proposal=True)
-        one = claims(replace(result, compensation="mean", curves=[curve], budget=0.02))["prune.budget"]
+        one = claims(replace(result, compensation="mean", curves=[curve], budget={"text": 0.02}))["prune.budget"]
         assert one.verdict == verdict and words in one.text
     assert (
-        "No head can be removed within the budget of 2.00%" in findings(replace(result, curves=[], budget=0.02))[0].text
+        "No head can be removed within the budget (text 2.00%)"
+        in findings(replace(result, curves=[], budget={"text": 0.02}))[0].text
     )

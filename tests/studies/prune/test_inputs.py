@@ -6,8 +6,7 @@ import pytest
 import headscape as hs
 from headscape.studies.prune.inputs import prepare_inputs
 from headscape.studies.prune.pruning import Pruning
-from headscape.studies.prune.study import prune
-from prunable import JUDGE, QUICK, RANK
+from prunable import JUDGE, RANK
 
 
 def inputs_for(model, captured, inputs, windows, **more):
@@ -17,7 +16,9 @@ def inputs_for(model, captured, inputs, windows, **more):
 
 
 def windows_of(judge):
-    return {row.numpy().astype(np.int64).tobytes() for task in judge.tasks for row in task.arguments["input_ids"]}
+    keys = judge.parts["text"]
+    tasks = [task for key, several in judge.pieces if key in keys for task in several]
+    return {row.numpy().astype(np.int64).tobytes() for task in tasks for row in task.arguments["input_ids"]}
 
 
 def ids_of(samples):
@@ -42,28 +43,32 @@ def test_more_windows_keep_those_of_fewer(run, model):
     assert windows_of(few.choosing) | windows_of(few.judging) < kept and len(kept) == 12
 
 
-def test_more_text_to_calibrate_on_is_never_judged_on(run, model):
+def test_what_is_calibrated_on_is_text_and_repeats_and_never_judged_on(run, model):
     captured = hs.open_capture(run)
     plain = inputs_for(model, captured, JUDGE, 4)
     found = inputs_for(model, captured, JUDGE, 4, calibrate=[*RANK, JUDGE[0][:40]])
-    ranked, fitted = ids_of(found.evidence.samples), ids_of(found.evidence.fit)
-    more = fitted[len(ranked) :]
-    assert (
-        fitted[: len(ranked)] == ranked
-        and more
-        and not set(more) & set(ranked)
-        and len(plain.evidence.fit) == len(ranked)
-    )
-    assert not (windows_of(found.choosing) | windows_of(found.judging)) & set(more)
-    assert found.facts["calibrated_on"] == len(more) and plain.facts["calibrated_on"] == 0
+    for one in (plain, found):
+        ranked, n = ids_of(one.evidence.samples), one.facts["calibrated_on"]
+        text, repeated = ids_of(one.evidence.fit)[: len(ranked) + n], one.evidence.fit[len(ranked) + n :]
+        assert text[: len(ranked)] == ranked and n and len(set(text)) == len(text)
+        assert not (windows_of(one.choosing) | windows_of(one.judging)) & set(text)
+        assert len(repeated) == one.facts["repeats"] and abs(len(repeated) - len(text) / 2) <= 0.5  # a third of all
+        for sample in repeated:
+            ids = sample.stored["input_ids"]
+            assert (ids[:6] == ids[6:]).all()
     assert found.data["fitted"] != plain.data["fitted"] and found.data["ranked"] == plain.data["ranked"]
-    options = {"model": model, "inputs": JUDGE, "criterion": "novelty", "compensation": "linear", "n_heads": 4}
-    one, other = (
-        prune(captured, calibrate=calibrate, **options, **QUICK).curve("proposal", proposal=True).costs
-        for calibrate in (None, [JUDGE[0][:40]])
-    )
-    n = min(one.shape[-1], other.shape[-1])
-    assert not np.allclose(one[..., :n], other[..., :n])
+    assert inputs_for(model, captured, JUDGE, 4, repeats=0.0).facts["repeats"] == 0
+
+
+def test_a_task_is_split_into_rows_to_calibrate_choose_and_judge_on(run, model):
+    rows = [
+        (f"the {word} ", word[::-1])
+        for word in ["one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten"]
+    ]
+    found = inputs_for(model, hs.open_capture(run), JUDGE, 4, task=rows)
+    parts = [found.choosing.parts["task"], found.judging.parts["task"]]
+    assert [len(part) for part in parts] == [2, 4] and not set(parts[0]) & set(parts[1])
+    assert [s.origin for s in found.evidence.fit[-2:]] == [["task", 0], ["task", 1]]
 
 
 def test_an_encoder_is_fitted_on_sentences_it_is_not_judged_on(load):

@@ -41,14 +41,15 @@ def weights(folder):
     return (folder / "model.safetensors").read_bytes()
 
 
-@pytest.mark.parametrize("kind", ["masked", "ragged"])
+@pytest.mark.parametrize("kind", ["masked", "auto"])
 def test_the_exported_model_costs_what_was_judged(judged, place, tmp_path, kind):
     judged.export(tmp_path / "out", kind)
     written = hs.load_model(tmp_path / "out", device="cpu")
     live = Pruning.of_recipe(judged.recipe, place / "run").prepare()
     live.judging.model = written
-    found = [live.judging.join([live.judging.run(task)]).values for task in live.judging.tasks]
-    cost = (np.concatenate(found) - judged.intact.values) / judged.intact.mean
+    found = {key: live.judging.join([live.judging.run(t) for t in tasks]) for key, tasks in live.judging.pieces}
+    intact, now = judged.intact["text"], live.judging.by_ability(found)["text"]
+    cost = (now.values - intact.values) / intact.mean
     np.testing.assert_allclose(judged.curve("proposal", proposal=True).costs[0, 0], cost, atol=1e-5)
     assert np.abs(cost).max() > 1e-3
 
@@ -133,7 +134,7 @@ def test_an_export_is_expected_in_a_place_that_can_take_it(place, tmp_path):
     before = contents(place / "run")
     prune(place / "run", out=out, **options).export(out)  # the very same: accepted
     assert contents(place / "run") == before
-    for change in ({"kind": "ragged"}, {"n_heads": 2}, {"windows": 5}):
+    for change in ({"kind": "masked"}, {"n_heads": 2}, {"windows": 5}):
         with pytest.raises(hs.InputError, match="exists and is not an empty folder"):
             prune(place / "run", out=out, **{**options, **change})
     assert contents(place / "run") == before

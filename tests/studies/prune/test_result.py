@@ -29,12 +29,13 @@ def test_what_is_saved_comes_back(result, tmp_path):
 
 def test_json_has_the_choice_the_heads_and_the_tables(result):
     found = json.loads(json.dumps(result.to_json()))
-    assert {"criterion", "compensation", "heads", "findings", "evidence", "costs", "recipe"} == set(found)
+    assert {"criterion", "compensation", "heads", "findings", "abilities", "evidence", "costs", "recipe"} == set(found)
+    assert [row["ability"] for row in found["abilities"]] == ["text", "copy.random", "copy.text"]
     assert found["heads"] == [str(head) for head in result.proposal] and found["recipe"]["heads"]
     assert found["evidence"][0]["removed by"] == "proposal"
     assert "% [" in found["evidence"][1]["costs more than the proposal by"]
     assert {row["n"] for row in found["evidence"] + found["costs"]} == {4}
-    assert [title for title, _ in result.summary()][1] == "The proposal beside as many heads by other criteria"
+    assert [title for title, _ in result.summary()][2] == "The proposal beside as many heads by other criteria"
 
 
 def test_correlations_with_leave_one_out_are_those_of_ranks(result):
@@ -48,9 +49,17 @@ def test_correlations_with_leave_one_out_are_those_of_ranks(result):
 
 def test_figures_are_drawn(result, run, tmp_path):
     kinds = {figure.id: figure.kind for figure in result.figures()}
-    assert {"proposal", "curves", "costs", "compensation", "importance", "correlations", "folders", "choice"} <= set(
-        kinds
-    )
+    assert {
+        "abilities",
+        "proposal",
+        "curves",
+        "costs",
+        "compensation",
+        "importance",
+        "correlations",
+        "folders",
+        "choice",
+    } <= set(kinds)
     curves = next(figure for figure in result.figures() if figure.id == "curves")
     assert {"gradient", "l1_top", "random"} <= {series["name"] for series in curves.data["series"]}
     written = write_figures(hs.Run.open(run), [result], tmp_path)

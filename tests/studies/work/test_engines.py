@@ -208,7 +208,7 @@ def test_ablations_by_workers_that_load_the_model_give_the_same_bytes(tmp_path, 
             "windows": 4,
             "threads": 1,
         }
-        prune(run, budget=0.05, evaluations=4, fractions=(0.2, 0.4), engine=engine, **options)
+        prune(run, budget=0.05, evaluations=4, fractions=(0.2, 0.4), study=True, engine=engine, **options)
     found = contents(tmp_path / "dask" / "run" / "prune")
     assert found == contents(tmp_path / "local" / "run" / "prune")
     assert sum(name.startswith("units/evaluation-") for name in found) > 20

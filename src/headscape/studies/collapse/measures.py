@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from headscape.captures import Capture
+from headscape.captures import Capture, open_capture
 from headscape.collapse.residual import effective_rank, relative_residual, roundoff
 from headscape.collapse.similarity import attention_entropy, histogram, layer_histograms
 from headscape.storage import write_arrays
@@ -50,8 +50,9 @@ def present_of(mask: MaskKind, shape: tuple[int, ...]) -> Array:
     return AttentionTensor(np.zeros((*shape, 1), dtype=np.float32), mask=mask).present
 
 
-def measure_stored(path: Path, captured: Capture, i: int, block: str) -> None:
+def measure_stored(path: Path, shown: Capture | Path, i: int, block: str) -> None:
     """Measure what a capture kept of input i, and write it."""
+    captured = open_capture(shown)
     batch = captured.batch(i)
     mask = batch.info["blocks"][block]["mask"]
     entropies = {}

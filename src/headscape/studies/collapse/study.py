@@ -7,22 +7,20 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Unpack
 
-import numpy as np
-import numpy.typing as npt
-import pandas as pd
-
 from headscape.captures import Capture, open_capture
-from headscape.collapse.bounds import named_bounds
+from headscape.checks import integer
+from headscape.checks import seed as check_seed
 from headscape.errors import InputError
-from headscape.intervals import mean_interval
 from headscape.runs import Run
 from headscape.storage import read_arrays
 from headscape.studies.collapse.measures import measure_stored
-from headscape.studies.collapse.result import CollapseResult, entropy_column
+from headscape.studies.collapse.result import CollapseResult
+from headscape.studies.collapse.tables import Units, summary_of_units
 from headscape.studies.work.folder import Folder, study_folder
+from headscape.studies.work.handing import models_for
 from headscape.studies.work.how import How, Work
 from headscape.studies.work.models import Loader, models_of
-from headscape.studies.work.units import run_units
+from headscape.studies.work.units import reachable, run_units
 from headscape.tensor import HeadId
 
 if TYPE_CHECKING:
@@ -30,9 +28,6 @@ if TYPE_CHECKING:
     from headscape.studies.collapse.variants import Variant
 
 __all__ = ["collapse"]
-
-Array = npt.NDArray[Any]
-Units = dict[str, list[dict[str, Array]]]  # by variant, the measures of every input
 
 
 def collapse(
@@ -42,6 +37,7 @@ def collapse(
     batches: int = 8,
     model: Model | bool | None = True,
     control: Model | bool | None = None,
+    alpha: float | None = None,
     alpha_hidden: float = 0.5,
     cells: bool = True,
     double: bool = True,
@@ -62,6 +58,9 @@ def collapse(
         How many of the captured inputs to use, from the first on.
     model, control
         The model of the capture, and the same architecture with random weights; True loads or draws them.
+    alpha
+        Also run the model with a scaled skip a x + (1 - a) attention, the paper's own cell, with and without a hidden
+        state.
     alpha_hidden
         a' of the variants with a hidden state.
     cells
@@ -72,25 +71,26 @@ def collapse(
     loader
         How the run's model is loaded (device, number type, online).
     how
-        threads (of torch; round-off may depend on them), resume, progress, say: see `headscape.studies.work.how.How`.
+        jobs and engine (inputs and variants are units of work), threads (of torch; round-off may depend on them), resume,
+        progress, say: see `headscape.studies.work.how.How`.
 
     Raises
     ------
     InputError
-        Nothing to measure (the message says how to capture it), alpha_hidden out of range, one token, several jobs.
+        Nothing to measure (the message says how to capture it), alphas out of range, one token.
     """
-    if batches < 1:
-        raise InputError(f"batches must be at least 1, not {batches}")
-    if not 0 <= alpha_hidden < 1:
-        raise InputError(f"alpha_hidden must be at least 0 and below 1, not {alpha_hidden}")
+    integer("batches", batches, low=1)
+    check_seed(random_state)
+    for name, value in (("alpha", alpha or 0.0), ("alpha_hidden", alpha_hidden)):
+        if not 0 <= value < 1:
+            raise InputError(f"{name} must be at least 0 and below 1, not {value}")
     work = Work.of(**how)
-    if work.engine.apart:
-        raise InputError("this study runs one copy of the model in one process; give it more threads instead of jobs")
     captured = open_capture(source)
     settings: dict[str, Any] = {
         "block": captured.block(block),
         "batches": min(batches, len(captured)),
         "alpha_hidden": alpha_hidden,
+        **({} if alpha is None else {"alpha": alpha}),
         "cells": cells,
         "float64": double,
         "seed": random_state,
@@ -149,8 +149,10 @@ class _Study:
     def of_stored(self) -> CollapseResult:
         """Measure what the capture kept."""
         block, kept = self.settings["block"], self.captured.kept
-        units = {f"input {i}": (self.path("stored", i), self.captured, i, block) for i in self.inputs}
-        run_units(measure_stored, units, self.work, self.work.stage("measuring", len(units)))
+        steps = self.work.stage("measuring", len(self.inputs))
+        with reachable(self.captured, self.work.engine, self.folder.units) as shown:
+            units = {f"input {i}": (self.path("stored", i), shown, i, block) for i in self.inputs}
+            run_units(measure_stored, units, self.work, steps)
         notes = ["The model was not run: there are no controls, and no bound was computed."]
         missing = {"hidden", "probs"} - set(kept)
         notes += [f"The capture does not keep {what}: measures that need it were left out." for what in missing]
@@ -161,35 +163,42 @@ class _Study:
     def of_model(self, models: Mapping[str, Model]) -> CollapseResult:
         """Run the model on the inputs in every variant; one that the model cannot take is left out and noted."""
         from headscape.attention.samples import replayed
-        from headscape.attention.threads import torch_threads
         from headscape.studies.collapse.variants import in_double, measure, variants_of
 
         hidden, seed, block, double = (self.settings[key] for key in ("alpha_hidden", "seed", "block", "float64"))
-        variants = variants_of(hidden, "random" in models, self.settings["cells"] and hidden > 0)
+        variants = variants_of(
+            hidden, "random" in models, self.settings["cells"] and hidden > 0, self.settings.get("alpha")
+        )
         samples = replayed(models["trained"], self.captured)
         steps = self.work.stage("measuring", len(variants) * len(self.inputs))
         found: Units = {}
         notes = []
-        with torch_threads(self.work.asked_threads):
-            for weights, own in models.items():
-                paths: dict[tuple[Variant, int], Path] = {}
-                for variant in variants:
-                    facts = own.fingerprint, double, asdict(variant), seed if variant.shuffled else None
-                    if variant.weights == weights:
-                        paths |= {(variant, i): self.path(variant.name, i, *facts) for i in self.inputs}
-                network = in_double(own) if double and not all(path.exists() for path in paths.values()) else own
-                units = {
-                    f"{variant.name}, input {i}": (path, network, samples[i], variant, block, seed + i)
-                    for (variant, i), path in paths.items()
-                }
-                run_units(measure, units, self.work, steps)
-                for variant in dict.fromkeys(variant for variant, _ in paths):
-                    read = [read_arrays(paths[variant, i]) for i in self.inputs]
-                    why = next((said["left out"] for _, said in read if "left out" in said), None)
-                    if why is None:
-                        found[variant.name] = [arrays for arrays, _ in read]
-                    else:
-                        notes.append(f"'{variant.name}' was left out: {why}")
+        sent, work = models_for(self.work, models)
+        apart = work.engine.apart
+        threads = work.threads if apart else work.asked_threads
+        for weights, own in models.items():
+            paths: dict[tuple[Variant, int], Path] = {}
+            for variant in variants:
+                facts = own.fingerprint, double, asdict(variant), seed if variant.shuffled else None
+                if variant.weights == weights:
+                    paths |= {(variant, i): self.path(variant.name, i, *facts) for i in self.inputs}
+            missing = not all(path.exists() for path in paths.values())
+            network = in_double(own) if double and missing and not apart else sent[weights]
+            units = {
+                f"{variant.name}, input {i}": (
+                    *(path, network, samples[i], variant, block),
+                    *(seed + i, double and apart, threads),
+                )
+                for (variant, i), path in paths.items()
+            }
+            run_units(measure, units, work, steps)
+            for variant in dict.fromkeys(variant for variant, _ in paths):
+                read = [read_arrays(paths[variant, i]) for i in self.inputs]
+                why = next((said["left out"] for _, said in read if "left out" in said), None)
+                if why is None:
+                    found[variant.name] = [arrays for arrays, _ in read]
+                else:
+                    notes.append(f"'{variant.name}' was left out: {why}")
         for note in notes:
             self.work.say(note)
         heads = [head for site in models["trained"].sites if site.block == block for head in site.heads]
@@ -197,48 +206,5 @@ class _Study:
 
     def summary(self, heads: Sequence[HeadId], found: Units, notes: Sequence[str]) -> CollapseResult:
         """Put the result together."""
-        first = next(iter(found.values()))[0]
-
-        def stacked(name: str) -> Array | None:
-            """By variant and input."""
-            return np.array([[unit[name] for unit in units] for units in found.values()]) if name in first else None
-
-        floors, entropies = stacked("floor"), stacked("entropies")
-        return CollapseResult(
-            block=self.settings["block"],
-            variants=tuple(found),
-            heads=_heads_frame(heads, found),
-            **{name: stacked(name) for name in ("residual", "rank", "similarity", "different", "entropy")},
-            entropies=None if entropies is None else entropies.sum(axis=1),
-            floor=None if floors is None else floors.max(axis=1),
-            bounds=_bounds_frame(found),
-            causal=self.captured.info["blocks"][self.settings["block"]]["mask"] == "causal",
-            notes=tuple(notes),
-            settings=dict(self.settings),
-        )
-
-
-def _heads_frame(heads: Sequence[HeadId], found: Units) -> pd.DataFrame:
-    """One row per head: entropy by variant, with its interval for the model itself, and D."""
-    frame = pd.DataFrame(heads, columns=["block", "layer", "head"])
-    for variant, units in found.items():
-        if "entropy" in units[0]:
-            spans = [mean_interval(of_inputs) for of_inputs in np.array([unit["entropy"] for unit in units]).T]
-            frame[entropy_column(variant)] = [span.value for span in spans]
-            for end in ("low", "high", "n") if variant == "standard" else ():
-                frame[end if end == "n" else f"entropy_{end}"] = [getattr(span, end) for span in spans]
-        if "spread" in units[0]:
-            name = "D" if variant == "standard" else f"D_{variant}"
-            frame[name] = np.median([unit["spread"] for unit in units], axis=0)
-    return frame
-
-
-def _bounds_frame(found: Units) -> pd.DataFrame:
-    """One row per variant, input and layer whose bounds are known."""
-    return pd.DataFrame(
-        {"arm": variant, "input": i, "layer": layer} | named_bounds(row)
-        for variant, units in found.items()
-        for i, unit in enumerate(units)
-        for layer, row in enumerate(unit.get("bounds", ()))
-        if np.isfinite(row[0])
-    )
+        causal = self.captured.info["blocks"][self.settings["block"]]["mask"] == "causal"
+        return summary_of_units(heads, found, notes, self.settings, causal)

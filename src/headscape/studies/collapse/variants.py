@@ -6,6 +6,7 @@ import copy
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -16,9 +17,11 @@ from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
 from headscape.attention.samples import Sample
+from headscape.attention.sending import Named, received
 from headscape.attention.sites import Site, run
 from headscape.attention.tapping import tapped
 from headscape.attention.taps import AttentionCall, Tap
+from headscape.attention.threads import torch_threads
 from headscape.attention.weights import Part, check_weights, parts_of, read, read_bias
 from headscape.collapse.bounds import BOUNDS, LayerBounds, layer_bounds
 from headscape.collapse.residual import roundoff
@@ -41,22 +44,29 @@ OFF = 1e-4
 
 @dataclass(frozen=True)
 class Variant:
-    """One way to run the network: which weights and inputs, with the model's own skip or none, and a'."""
+    """One way to run the network: which weights and inputs, a', and the model's own skip or a x + (1 - a) attention.
+
+    `skip` False is a = 0, no skip; otherwise a is `alpha`, None for the model's own.
+    """
 
     name: str
     weights: Weights = "trained"
     shuffled: bool = False
     skip: bool = True
     alpha_hidden: float = 0.0
+    alpha: float | None = None
 
     @property
     def plain(self) -> bool:
         """Whether the network is as it was built."""
-        return self.skip and self.alpha_hidden == 0
+        return self.skip and self.alpha is None and self.alpha_hidden == 0
 
 
-def variants_of(alpha_hidden: float, with_random: bool, with_four: bool) -> list[Variant]:
-    """The model and its controls; with four, {skip, no skip} x {a' = 0, a' > 0} for each set of weights."""
+def variants_of(alpha_hidden: float, with_random: bool, with_four: bool, alpha: float | None = None) -> list[Variant]:
+    """The model and its controls; with four, {skip, no skip} x {a' = 0, a' > 0} for each set of weights.
+
+    With `alpha` also the paper's own cell, a scaled skip a x + (1 - a) attention, with and without a hidden state.
+    """
     found = [Variant("standard"), Variant("shuffled", shuffled=True)]
     sets: list[tuple[Weights, str]] = [("trained", ""), ("random", "random, ")]
     for weights, prefix in sets[: 1 + with_random]:
@@ -65,6 +75,9 @@ def variants_of(alpha_hidden: float, with_random: bool, with_four: bool) -> list
             found.append(Variant(f"{prefix}hidden", weights, alpha_hidden=alpha_hidden))
             found.append(Variant(f"{prefix}no skip", weights, skip=False))
             found.append(Variant(f"{prefix}no skip, hidden", weights, skip=False, alpha_hidden=alpha_hidden))
+        if alpha is not None:
+            found.append(Variant(f"{prefix}scaled skip", weights, alpha=alpha))
+            found.append(Variant(f"{prefix}scaled skip, hidden", weights, alpha=alpha, alpha_hidden=alpha_hidden))
     return found
 
 
@@ -103,15 +116,32 @@ def shuffled(model: Model, sample: Sample, seed: int) -> Sample:
     return replace(sample, arguments=arguments, stored={**stored, "input_ids": mixed})
 
 
-def measure(path: Path, model: Model, sample: Sample, variant: Variant, block: str, seed: int) -> None:
-    """The unit of work: look at one input in one variant and write what was measured, or why it was left out."""
-    shown = shuffled(model, sample, seed) if variant.shuffled else sample
-    try:
-        write_arrays(path, look(model, shown, variant, block))
-    except InputError as error:
-        if variant.plain:
-            raise
-        write_arrays(path, {}, {"left out": str(error)})
+_kept_double = lru_cache(maxsize=1)(in_double)  # in a process of its own, where nobody else changes the model
+
+
+def measure(
+    path: Path,
+    given: Model | Named,
+    sample: Sample,
+    variant: Variant,
+    block: str,
+    seed: int,
+    double: bool,
+    threads: int | None,
+) -> None:
+    """The unit of work: look at one input in one variant and write what was measured, or why it was left out.
+
+    `double` makes a copy of the model in float64, for a process of its own.
+    """
+    with torch_threads(threads), received(given, torch.get_num_threads() if threads is None else threads) as own:
+        model = _kept_double(own) if double else own
+        shown = shuffled(model, sample, seed) if variant.shuffled else sample
+        try:
+            write_arrays(path, look(model, shown, variant, block))
+        except InputError as error:
+            if variant.plain:
+                raise
+            write_arrays(path, {}, {"left out": str(error)})
 
 
 def look(model: Model, sample: Sample, variant: Variant, block: str) -> dict[str, Array]:
@@ -130,8 +160,10 @@ def look(model: Model, sample: Sample, variant: Variant, block: str) -> dict[str
     if not sites:
         raise InputError(f"{model.source} has no block {block!r}")
     watch = _Watch(model, sites, with_bounds=variant.plain and not variant.shuffled)
-    skip: Literal["scaled", "residual"] = "residual" if variant.skip else "scaled"
-    converted = nullcontext(model) if variant.plain else to_hopfield(model, 0.0, variant.alpha_hidden, skip=skip)
+    own = variant.skip and variant.alpha is None
+    alpha = variant.alpha if variant.skip and variant.alpha is not None else 0.0
+    skip: Literal["scaled", "residual"] = "residual" if own else "scaled"
+    converted = nullcontext(model) if variant.plain else to_hopfield(model, alpha, variant.alpha_hidden, skip=skip)
     with torch.no_grad(), converted, watch.running(), _Roundings() as roundings:
         result = run(model, sample.arguments, whole=False, hidden=True)
     hidden = _states(model, result, block)

@@ -19,6 +19,7 @@ from headscape.checks import seed as check_seed
 from headscape.errors import InputError
 from headscape.geometry.diffusion import one_blas_thread
 from headscape.geometry.gromov import geometry_bound, in_order, match_geometries, refine
+from headscape.runs import Run
 from headscape.storage import read_arrays, write_arrays
 from headscape.studies.compare.result import MEASURES, SHUFFLED, CompareResult
 from headscape.studies.compare.runs import UNIT_FREE, OrganizedRun, depth_profile, read_runs
@@ -76,6 +77,9 @@ def compare(
     check_seed(random_state)
     home = None if out is None else _checked(Path(out))
     found = read_runs(runs)
+    for path in runs:
+        if gap := Run.open(path).gap:
+            work.say(gap)
     n_batches = min(run.facts["n_batches"] for run in found)
     n_groups = min(n_batches, math.isqrt(draws))
     groups = groups_of(n_batches, n_groups)

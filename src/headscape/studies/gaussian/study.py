@@ -18,6 +18,8 @@ import pandas as pd
 
 from headscape.attention.layers import LayerData
 from headscape.captures import Capture, open_capture
+from headscape.checks import integer
+from headscape.checks import seed as check_seed
 from headscape.errors import HeadscapeError, InputError
 from headscape.runs import Run
 from headscape.statistics.cosines import cosines
@@ -88,8 +90,8 @@ def gaussian(
         lengths, or the model is not that of the capture.
     """
     work = Work.of(**how)
-    if batches < 1:
-        raise InputError(f"batches must be at least 1, not {batches}")
+    integer("batches", batches, low=1)
+    check_seed(random_state)
     captured = open_capture(source)
     chosen = captured.block(block)
     if chosen.endswith(".cross"):

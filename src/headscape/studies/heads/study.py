@@ -10,6 +10,8 @@ import numpy as np
 import pandas as pd
 
 from headscape.captures import Capture, open_capture
+from headscape.checks import integer
+from headscape.checks import seed as check_seed
 from headscape.errors import InputError
 from headscape.roles import RoleFunction, batch_roles, find_role, role_table
 from headscape.runs import Run
@@ -58,8 +60,11 @@ def find_heads(
     0      0     0   1.00   True
     1      0     1   0.25  False
     """
-    if top is not None and top < 1:
-        raise InputError(f"top must be at least 1, not {top}")
+    if top is not None:
+        integer("top", top, low=1)
+    check_seed(random_state)
+    if not callable(role) and not isinstance(role, str):
+        raise InputError(f"role must be a name or a function, not {role!r}")
     if callable(role):
         found = pd.concat([_own(X, role, random_state) for X in _tensors(source, block)])
         found = found.groupby(["block", "layer", "head"], sort=False, as_index=False).mean()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-import tracemalloc
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -13,7 +12,7 @@ from headscape.captures import Capture, open_capture
 from headscape.geometry.estimate import Rates, estimate_fit, measure_rates
 from headscape.geometry.questionnaire import Questionnaire
 from headscape.runs import Run, human_bytes
-from headscape.studies.organize.study import N_HEAD_BASIS, measure_trees
+from headscape.studies.organize.study import N_HEAD_BASIS, measure_trees, tensor_shape, unit_memory
 from headscape.studies.work.engines import cores
 from headscape.tensor import AXES, AttentionTensor, Kind
 from headscape.tree import PartitionTree
@@ -36,7 +35,7 @@ class StudyEstimate:
     fits: int
     """Questionnaires: every batch and its null, and the same for the control."""
     memory: float
-    """Bytes at the peak, all jobs together."""
+    """Bytes above the interpreter at the peak, all jobs together."""
     scratch: float
     """Bytes of scratch files at a time; 0 where a fit stays in memory."""
     result: float
@@ -49,7 +48,7 @@ class StudyEstimate:
             ["tensor of a batch", " x ".join(map(str, self.shape))],
             ["batches, fits with nulls", f"{self.batches}, {self.fits}"],
             ["memory", human_bytes(int(self.memory))],
-            ["scratch files", human_bytes(int(self.scratch)) if self.scratch else "none: it fits into memory"],
+            ["scratch files", human_bytes(int(self.scratch)) if self.scratch else "none"],
             ["written to the run", human_bytes(int(self.result))],
             ["time, within a factor of 2 or 3", _duration(self.seconds)],
         ]
@@ -79,46 +78,35 @@ def estimate_organize(
     captured = open_capture(source)
     chosen = captured.block(block)
     chosen_kind = captured.kind(kind)
-    first = captured.batch(0)
-    layer = next(iter(first.info["layers"][chosen]))
-    n_query, n_key = first.read(f"{chosen_kind}/{chosen}.{layer}").shape[1:]
-    shape = (n_query, n_key, len(captured.heads(chosen)))
+    shape = tensor_shape(captured, chosen, chosen_kind)
     threads = threads or max(1, cores() // jobs)
     settings = Questionnaire(**((questionnaire or Questionnaire()).get_params() | {"n_jobs": threads}))
     fit = estimate_fit(settings, shape, rates=rates or measure_rates(threads), names=AXES)
-    seconds, n_bytes = _beside_the_fit()
+    seconds = _beside_the_fit()
     entries = float(np.prod(shape))
     batches = len(captured) * (2 if control else 1)
     fits = 2 * batches
     at_a_time = min(jobs, batches)
     kept = 8 * shape[2] ** 2 + 4 * _LEVELS * sum(shape) + 2 * 4 * N_HEAD_BASIS * shape[2]
-    tensors = 2 * 4 * entries  # the batch and its null
     return StudyEstimate(
         shape=shape,
         batches=batches,
         fits=fits,
-        memory=at_a_time * (tensors + max(fit.memory, n_bytes * entries)),
+        memory=at_a_time * unit_memory(shape, fit.memory),
         scratch=at_a_time * fit.disk,
         result=float(batches * kept),
         seconds=fits * (fit.seconds + seconds * entries) / max(1, min(at_a_time, cores())),
     )
 
 
-def _beside_the_fit() -> tuple[float, float]:
-    """Seconds and bytes an entry that entropies and decay curves take, measured on a small tensor."""
+def _beside_the_fit() -> float:
+    """Seconds an entry that entropies and decay curves take, measured on a small tensor."""
     X = AttentionTensor(np.random.default_rng(0).random(_SAMPLE, dtype=np.float32))
     trees = [PartitionTree.dyadic(n) for n in _SAMPLE]
     measure_trees(X, trees)
     began = time.perf_counter()
     measure_trees(X, trees)
-    seconds = time.perf_counter() - began
-    was_tracing = tracemalloc.is_tracing()
-    tracemalloc.start()
-    measure_trees(X, trees)
-    peak = tracemalloc.get_traced_memory()[1]
-    if not was_tracing:
-        tracemalloc.stop()
-    return seconds / X.values.size, peak / X.values.size
+    return (time.perf_counter() - began) / X.values.size
 
 
 def _duration(seconds: float) -> str:

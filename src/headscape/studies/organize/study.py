@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
@@ -16,27 +17,32 @@ import numpy.typing as npt
 import pandas as pd
 
 from headscape.captures import Batch, Capture, open_capture
+from headscape.checks import seed as check_seed
 from headscape.errors import InputError
 from headscape.geometry.consensus import consensus_of
 from headscape.geometry.matrix import organize_matrix
 from headscape.geometry.questionnaire import Questionnaire
 from headscape.roles import PROBED, BatchRoles, assign_roles, batch_roles, positional, role_name, role_table
-from headscape.runs import Run
+from headscape.runs import Run, human_bytes
 from headscape.storage import read_arrays, write_arrays
 from headscape.studies.organize.result import DECAY_RANKS, ENTROPIES, OrganizeResult
 from headscape.studies.work.folder import Folder, Kept, study_folder
 from headscape.studies.work.how import How, Work
 from headscape.studies.work.models import Loader, models_of
 from headscape.studies.work.units import reachable, run_units
-from headscape.tensor import AttentionTensor, HeadId, Kind, named_heads
+from headscape.tensor import AXES, AttentionTensor, HeadId, Kind, named_heads
 from headscape.tree import PartitionTree
 from headscape.wavelets.entropy import decay_curve, head_entropies, network_entropy, top_energy
 
 if TYPE_CHECKING:
     from headscape.attention.models import Model
 
-__all__ = ["batch_files", "measure_trees", "organize", "shuffled_rows"]
+__all__ = ["batch_files", "measure_trees", "organize", "shuffled_rows", "tensor_shape", "unit_memory"]
 
+HELD, BESIDE = 12, 26
+"""Bytes per entry: of a batch as it is read, its tensor and its null; and of entropies and curves at their peak."""
+LIBRARIES = 64e6
+"""Bytes of compiled kernels and scratch arrays, whatever the shape."""
 N_HEAD_BASIS, N_NETWORK_BASIS = 400, 100  # the paper's numbers of largest supports
 PAPER_COEFFICIENTS, LEAST_BASIS = 256**2, 16
 """Coefficients of a head in the paper, of which l1_top takes 400, and the fewest that it takes."""
@@ -91,6 +97,7 @@ def organize(
     HeadscapeError
         When all is tried, if batches failed; those done are kept.
     """
+    check_seed(random_state)
     work = Work.of(**how)
     captured = open_capture(source)
     chosen = captured.block(block)
@@ -105,6 +112,7 @@ def organize(
     elif control is True:
         more = range(random_state + 1, random_state + min(DRAWS, len(captured)))
         draws += [partial(loader.model, captured.run, random_init=seed) for seed in more]  # type: ignore[arg-type]
+    _say_memory(captured, chosen, chosen_kind, Questionnaire(**settings), work)
     facts = {"block": chosen, "kind": chosen_kind, "seed": random_state, "questionnaire": _decisive(settings)}
     facts |= {"n_basis": n_basis or _n_basis(captured, chosen, chosen_kind), "draws": len(draws)}
     facts["heads"] = [str(head) for head in named_heads(captured.heads(chosen), heads)] if heads else []
@@ -128,15 +136,40 @@ def organize(
     return result
 
 
+def tensor_shape(captured: Capture, block: str, kind: Kind) -> tuple[int, int, int]:
+    """(n_query, n_key, n_head) of the first batch, of which one layer is read."""
+    first = captured.batch(0)
+    n_query, n_key = first.read(f"{kind}/{block}.{next(iter(first.info['layers'][block]))}").shape[1:]
+    return n_query, n_key, len(captured.heads(block))
+
+
+def unit_memory(shape: tuple[int, int, int], fit: float) -> float:
+    """Bytes above the interpreter that a batch takes at its peak, if its fit takes `fit`."""
+    entries = math.prod(shape)
+    return LIBRARIES + HELD * entries + max(fit, BESIDE * entries)
+
+
+def _say_memory(captured: Capture, block: str, kind: Kind, questionnaire: Questionnaire, work: Work) -> None:
+    """Say beforehand where the memory limit, which is one of the fits, will not be one of the command."""
+    shape = tensor_shape(captured, block, kind)
+    limit = questionnaire.max_memory
+    fit = questionnaire.plan(shape, AXES, 4, held=True, threads=work.threads).memory
+    needed = unit_memory(shape, fit)
+    if needed > 1.2 * limit:
+        work.say(
+            f"the memory limit of {human_bytes(limit)} holds for each fit, but a batch of {' x '.join(map(str, shape))} with "
+            f"its null and coefficients takes about {human_bytes(needed)} per job; fewer tokens or heads, or a pooled "
+            "capture, take less"
+        )
+
+
 def _same(model: Model) -> Model:
     return model
 
 
 def _n_basis(captured: Capture, block: str, kind: Kind) -> int:
     """How many largest supports l1_top takes of heads of this size."""
-    first = captured.batch(0)
-    layer = next(iter(first.info["layers"][block]))
-    n_query, n_key = first.read(f"{kind}/{block}.{layer}").shape[1:]
+    n_query, n_key, _ = tensor_shape(captured, block, kind)
     share: float = n_query * n_key / PAPER_COEFFICIENTS
     return max(LEAST_BASIS, round(N_HEAD_BASIS * share))
 

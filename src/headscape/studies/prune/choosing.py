@@ -1,61 +1,92 @@
-"""Choosing: which criterion and compensation do best, and how many heads fit the budget; on inputs that do not judge."""
+"""Choosing: which criterion and compensation do best, and how many units fit the budget; on inputs that do not judge."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Mapping, Sequence
 
+import numpy as np
+import numpy.typing as npt
 import pandas as pd
 
 from headscape.pruning.search import Search, within_budget
-from headscape.studies.prune.judging import measured
+from headscape.studies.prune.evaluations import Evaluations
 from headscape.studies.prune.ranking import Ranking
+from headscape.tensor import HeadId
 
-__all__ = ["choose", "search"]
+__all__ = ["bounds_of", "choose", "search", "worst"]
 
-FINALISTS = 4
 MIDDLE = 0.2
-"""Share of heads removed when criteria are compared for the first time."""
+"""Share of heads removed when criteria are compared."""
+FIRST = 2
+"""Inputs of every ability on which a set of heads is tried first."""
+HOPELESS = 2.0
+"""Times the budget: a set that costs more on the first inputs is not measured on the others."""
 
 
-def choose(
-    ranking: Ranking, criteria: Sequence[str], compensations: Sequence[str], fractions: Sequence[float]
-) -> pd.DataFrame:
-    """Mean rise of the loss by criterion and compensation, best first.
+def bounds_of(evaluations: Evaluations, budget: float | Mapping[str, float]) -> dict[str, float]:
+    """The budget of every ability that binds; one number stands for each, "copy" for copying of any kind."""
+    frame = evaluations.abilities
+    binding = [str(name) for name in frame["ability"][frame["binds"]]]
+    if not isinstance(budget, Mapping):
+        return dict.fromkeys(binding, float(budget))
+    named = {one: budget.get(one, budget.get(one.partition(".")[0])) for one in binding}
+    return {name: float(bound) for name, bound in named.items() if bound is not None}
 
-    All pairs are compared with a fifth of the heads removed, the best four at every share. The loss decides, also for a
-    classifier: it is finer than a count of correct answers.
+
+def worst(costs: Mapping[str, npt.NDArray[np.float64]], bounds: Mapping[str, float]) -> float:
+    """The largest mean cost over its budget."""
+    return max(float(costs[name].mean()) / bound for name, bound in bounds.items() if name in costs)
+
+
+def choose(ranking: Ranking, criteria: Sequence[str], compensations: Sequence[str]) -> pd.DataFrame:
+    """Mean cost over abilities by criterion and compensation, best first, by successive halving.
+
+    All pairs are compared with a fifth of the heads removed on the first few inputs, the better half on twice as many,
+    and so on. The loss decides, also for a classifier: it is finer than a count of correct answers.
     """
-
-    def compared(pairs: Iterable[tuple[str, str]], shares: Sequence[float], stage: str, name: str) -> pd.DataFrame:
-        counts = ranking.counts(shares)
-        sets = {(n, c): [[ranking.lowest(ranking.scores[n], k) for k in counts]] for n, c in pairs}
-        found = measured(ranking.evaluations, stage, "choose", sets)
-        intact = ranking.evaluations.loss("choose").mean
-        rows = [(c.criterion, c.compensation, float(c.losses.mean()) - intact, name) for c in found]
-        frame = pd.DataFrame(rows, columns=["criterion", "compensation", "cost", "compared"])
-        return frame.sort_values("cost", kind="stable", ignore_index=True)
-
     pairs = [(n, c) for n in criteria for c in compensations]
-    first = compared(pairs, [MIDDLE], "comparing criteria", f"{MIDDLE:.0%} removed")
-    best = list(first[["criterion", "compensation"]].head(FINALISTS).itertuples(index=False, name=None))
-    final = compared(best, fractions, "comparing the best", "all shares")
-    return pd.concat([final, first[FINALISTS:]], ignore_index=True)
+    columns = ["criterion", "compensation", "cost", "compared on"]
+    if len(pairs) == 1:
+        return pd.DataFrame([(*pairs[0], np.nan, "nothing: the only one")], columns=columns)
+    evaluations = ranking.evaluations
+    full = max(len(keys) for keys in evaluations.live.judge("choose").parts.values())
+    n, few = ranking.counts([MIDDLE])[0], FIRST
+    rows: list[tuple[str, str, float, str]] = []
+    while pairs:
+        on = f"choose:{few}" if few < full else "choose"
+        sets = {(name, c): ranking.lowest(ranking.scores[name], n) for name, c in pairs}
+        evaluations.make(f"comparing {len(pairs)}", on, [(heads, c) for (_, c), heads in sets.items()])
+        found = {pair: _mean_cost(evaluations, on, heads, pair[1]) for pair, heads in sets.items()}
+        order = sorted(pairs, key=lambda pair: (found[pair], pairs.index(pair)))
+        kept = order[: len(order) // 2] if few < full else []
+        rows = [(*pair, found[pair], f"{min(few, full)} inputs") for pair in order if pair not in kept] + rows
+        pairs, few = kept, 2 * few
+    return pd.DataFrame(rows, columns=columns)
 
 
-def search(ranking: Ranking, criterion: str, compensation: str, budget: float, n_trials: int) -> Search:
-    """As many heads as the budget allows, by a ranking; at most `n_trials` sets are tried."""
-    evaluations, heads = ranking.evaluations, ranking.heads
+def _mean_cost(evaluations: Evaluations, on: str, heads: Sequence[HeadId], compensation: str) -> float:
+    """Rise of the loss over the scale of each ability, mean over abilities."""
+    intact, now = evaluations.losses(on), evaluations.losses(on, heads, compensation)
+    scale = {n: evaluations.scales.get(n, loss.mean or 1.0) for n, loss in intact.items()}
+    return float(np.mean([(now[n].mean - intact[n].mean) / scale[n] for n in now]))
+
+
+def search(
+    ranking: Ranking, sets: Sequence[Sequence[HeadId]], compensation: str, bounds: Mapping[str, float], n_trials: int
+) -> Search:
+    """The last of several growing sets of heads that stays within the budgets; at most `n_trials` are tried."""
+    evaluations = ranking.evaluations
     steps = evaluations.work.stage("searching", n_trials)
 
-    def price(chosen: Sequence[int]) -> float:
-        found = evaluations.cost("choose", [heads[i] for i in chosen], compensation)
+    def ratio(n: int) -> float:
+        heads = sets[n - 1]
+        found = worst(evaluations.costs(f"choose:{FIRST}", heads, compensation), bounds)
+        if found <= HOPELESS:
+            found = worst(evaluations.costs("choose", heads, compensation), bounds)
         steps.one()
-        return float(found.mean())
+        return found
 
-    order = [int(i) for i in ranking.scores[criterion].argsort(kind="stable")]
-    found = within_budget(order, price, budget, tree=evaluations.live.evidence.tree, evaluations=n_trials)
+    found = within_budget(len(sets) + 1, ratio, n_trials)
     for _ in range(n_trials - len(found.trials)):  # it may be done earlier
         steps.one()
-    if not found.heads:
-        evaluations.work.say(f"no head can be removed within {budget:.2%}")
     return found

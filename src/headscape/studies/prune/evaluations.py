@@ -8,16 +8,19 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+import pandas as pd
 
 from headscape.attention.loss import Loss
 from headscape.attention.threads import torch_threads
 from headscape.fingerprints import digest
-from headscape.pruning.judges import concatenated, cost
+from headscape.intervals import mean_interval
+from headscape.pruning.judges import cost
 from headscape.storage import read_arrays, write_arrays
 from headscape.studies.prune.inputs import Prepared
 from headscape.studies.prune.pruning import Pruning
@@ -25,6 +28,7 @@ from headscape.studies.work.folder import KEY_LETTERS, Folder
 from headscape.studies.work.how import Work
 from headscape.studies.work.units import run_units
 from headscape.tensor import HeadId
+from headscape.verdicts import judge
 
 __all__ = ["Evaluations", "evaluate"]
 
@@ -42,6 +46,21 @@ class Evaluations:
     work: Work
 
     @property
+    def calibration(self) -> Path:
+        """The file of what is fitted on the samples to calibrate on."""
+        return self.folder.unit(
+            "calibration", self.pruning.fingerprint, self.pruning.dtype, self.pruning.data["fitted"]
+        )
+
+    def calibrate(self) -> None:
+        """Calibrate, in a stage of its own."""
+        n = len(self.live.evidence.fit or self.live.evidence.samples)
+        steps, known = self.work.stage("calibrating", n), self.calibration.exists()
+        self.live.calibrate(self.calibration, steps.one)
+        for _ in range(n if known else 0):
+            steps.one()
+
+    @property
     def heads(self) -> Sequence[HeadId]:
         """The heads that may be removed."""
         return self.live.evidence.heads
@@ -51,7 +70,7 @@ class Evaluations:
         named = sorted(str(head) for head in heads)
         fit = [compensation, self.pruning.data["fitted"]] if named and compensation != "none" else []
         which = digest(self.pruning.fingerprint, self.pruning.dtype, named, fit)[:KEY_LETTERS]
-        return self.folder.unit(f"evaluation-{which}", [key for key, _ in self.live.judge(on).pieces])
+        return self.folder.unit(f"evaluation-{which}", self.live.keys(on))
 
     def make(self, stage: str, on: str, removals: Sequence[Removal]) -> None:
         """Make many evaluations at a time, and that of the intact model; those that are there are kept."""
@@ -60,20 +79,46 @@ class Evaluations:
         units: dict[str, tuple[Path, *tuple[Any, ...]]] = {}
         for heads, compensation in [((), "none"), *removals]:
             path = self.path(on, heads, compensation)
-            units[f"{on} without {len(heads)} heads ({path.stem})"] = (path, source, on, heads, compensation, threads)
+            facts = (path, source, on, heads, compensation, self.calibration, threads)
+            units[f"{on} without {len(heads)} heads ({path.stem})"] = facts
         run_units(evaluate, units, self.work, self.work.stage(stage, len(units)))
 
-    def loss(self, on: str, heads: Sequence[HeadId] = (), compensation: str = "none") -> Loss:
-        """The loss without these heads, measured here unless it is known."""
+    def losses(self, on: str, heads: Sequence[HeadId] = (), compensation: str = "none") -> dict[str, Loss]:
+        """The losses without these heads by ability, measured here unless they are known."""
         path = self.path(on, heads, compensation)
         if not path.exists():
-            evaluate(path, self.live, on, heads, compensation)
-        found = _read(path)
-        return concatenated([found[key] for key, _ in self.live.judge(on).pieces])
+            evaluate(path, self.live, on, heads, compensation, self.calibration)
+        return self.live.judge(on).by_ability(_read(path))
 
-    def cost(self, on: str, heads: Sequence[HeadId], compensation: str) -> npt.NDArray[np.float64]:
-        """What removing them costs, one number per sequence."""
-        return cost(self.loss(on), self.loss(on, heads, compensation))
+    def costs(self, on: str, heads: Sequence[HeadId], compensation: str) -> dict[str, npt.NDArray[np.float64]]:
+        """What removing them costs, one number per sequence, by ability."""
+        intact, now = self.losses(on), self.losses(on, heads, compensation)
+        by = {"task": self.pruning.task_by}
+        return {n: cost(intact[n], now[n], self.scales.get(n), by.get(n, "loss")) for n in now}
+
+    @cached_property
+    def abilities(self) -> pd.DataFrame:
+        """By ability: the intact loss, the loss of its control (chance), accuracies, and whether a budget binds it.
+
+        It binds where the intact model is surely better than its control on the inputs to choose on.
+        """
+        rows = []
+        controls = self.losses("control") if self.live.controls is not None else {}
+        for name, intact in self.losses("choose").items():
+            row: dict[str, Any] = {"ability": name, "intact": intact.mean, "chance": np.nan, "binds": True}
+            if name in controls:
+                ahead = mean_interval(controls[name].values - intact.values)
+                row |= {"chance": controls[name].mean}
+                row["binds"] = judge(ahead, above=0.0, control="no better than chance").verdict == "holds"
+            rows.append(row)
+        return pd.DataFrame(rows)
+
+    @cached_property
+    def scales(self) -> dict[str, float]:
+        """What a rise of the loss is a share of: the advantage over chance, for abilities that have a control."""
+        known = self.abilities[self.abilities["chance"].notna()]
+        ahead = (known["chance"] - known["intact"]).clip(lower=1e-6)
+        return dict(zip(known["ability"], ahead.astype(float), strict=True))
 
 
 _prepared: dict[str, Prepared] = {}  # in a worker process, by its study; the last one only
@@ -85,9 +130,10 @@ def evaluate(
     on: str,
     heads: Sequence[HeadId],
     compensation: str,
+    calibration: Path,
     threads: int | None = None,
 ) -> None:
-    """Measure the loss without some heads, and write it piece by piece of the inputs."""
+    """Measure the losses without some heads, and write them piece by piece of the inputs."""
     with torch_threads(threads):
         if isinstance(source, Pruning):
             if source.study not in _prepared:
@@ -97,8 +143,11 @@ def evaluate(
         known: dict[str, Loss] = {}
         for file in path.parent.glob(f"{path.name.rpartition('-')[0]}-*.safetensors"):  # the same heads on other inputs
             known |= _read(file)
-        known |= source.ablations(on).losses(heads, compensation, known)
-    found = {key: known[key] for key, _ in source.judge(on).pieces}
+        if heads and compensation != "none":
+            source.calibrate(calibration)
+        keys = source.keys(on)
+        known |= source.ablations(on).losses(heads, compensation, known, set(keys))
+    found = {key: known[key] for key in keys}
     arrays: dict[str, npt.NDArray[Any]] = {f"values/{key}": loss.values for key, loss in found.items()}
     arrays |= {f"correct/{key}": loss.correct for key, loss in found.items() if loss.correct is not None}
     write_arrays(path, arrays, {"kind": next(iter(found.values())).kind})

@@ -26,8 +26,12 @@ def figures(r: PruneResult) -> list[FigureSpec]:
     """All figures, in the order in which a reader should meet them."""
     found = []
     if r.curve("proposal", proposal=True) is not None:
-        found.append(_proposal(r))
-    if any(not c.proposal for c in r.curves):
+        found.append(_abilities(r))
+        found += [_proposal(r)] if len(r.evidence) else []
+    if len(r.classes):
+        title, read = "Accuracy by class", "Share of the judging images of each class that are classified correctly."
+        found.append(table_figure(r.classes, id="classes", title=title, read=read, alt="Accuracy by class."))
+    if r.on():
         found += [_curves(r, compensation) for compensation in dict.fromkeys((r.compensation, "none"))]
         found += [_costs(r), _compensation(r)]
     found.append(_grid(r))
@@ -56,7 +60,7 @@ def _line(r: PruneResult, c: Curve, name: str, dash: bool, band: bool) -> dict[s
 
 
 def _curves(r: PruneResult, compensation: str) -> FigureSpec:
-    known = [c for c in r.curves if c.compensation == compensation and not c.proposal]
+    known = [c for c in r.on() if c.compensation == compensation]
     best = sorted((c for c in known if c.criterion not in CONTROLS), key=lambda c: c.area.value)[:SHOWN]
     names = [c.criterion for c in best]
     names += [n for n in ALWAYS if n not in names]
@@ -69,13 +73,26 @@ def _curves(r: PruneResult, compensation: str) -> FigureSpec:
         title=f"What removing heads costs, compensation {compensation}",
         kind="lines",
         data={"series": series},
-        read=f"Across: share of the {len(r.heads)} heads removed, in the order of each criterion. Up: {r.unit}, on "
+        read=f"Across: share of the {len(r.heads)} heads removed, in the order of each criterion. Up: {r.measure}, on "
         f"{r.settings['judged_on']} inputs used neither to rank nor to choose. Lower is better. Bands: 95 % intervals over "
         "inputs for the chosen criterion and gradients, the range of the draws for random.",
         caveat="Heads are removed by rank, not searched for; a criterion may be good at one share and poor at another.",
         alt=f"Curves of {len(series)} criteria; the lowest is {names[0]}.",
         x_label="heads removed (%)",
-        y_label=f"{r.unit} (%)",
+        y_label=f"{r.measure} (%)",
+    )
+
+
+def _abilities(r: PruneResult) -> FigureSpec:
+    return table_figure(
+        r.costs,
+        id="abilities",
+        title="What each ability costs",
+        read=f"Losses in nats on inputs used neither to rank nor to choose, without {len(r.proposal)} heads. Chance: the same "
+        f"completions after the context of another item. Cost: of {r.main}, the {r.measure}; of the others, the share of the "
+        "advantage over chance that is lost; with its 95 % interval.",
+        caveat="An ability that is not listed was not measured.",
+        alt="Cost of the proposal by ability.",
     )
 
 
@@ -84,7 +101,7 @@ def _proposal(r: PruneResult) -> FigureSpec:
         r.evidence,
         id="proposal",
         title="The proposal beside as many heads by other criteria",
-        read=f"Every row removes {len(r.proposal)} heads with compensation {r.compensation}. Cost is the {r.unit}, with its "
+        read=f"Every row removes {len(r.proposal)} heads with compensation {r.compensation}. Cost is the {r.measure}, with its "
         "95 % interval over inputs; differences are paired by input.",
         caveat="The proposal was found by a search on other inputs; the others are plain rankings.",
         alt="Costs of the proposal and of as many heads by other criteria.",
@@ -96,7 +113,7 @@ def _costs(r: PruneResult) -> FigureSpec:
         r.table,
         id="costs",
         title="All costs",
-        read=f"{r.unit[0].upper()}{r.unit[1:]} with its 95 % interval over inputs; the last column is the mean along the curve.",
+        read=f"{r.measure[0].upper()}{r.measure[1:]} with its 95 % interval over inputs; the last column is the mean along the curve.",
         alt="Costs by criterion and compensation.",
     )
 
@@ -105,8 +122,8 @@ def _compensation(r: PruneResult) -> FigureSpec:
     names = list(dict.fromkeys((r.criterion, "gradient")))
     series = [
         _line(r, c, f"{c.criterion}, {c.compensation}", c.criterion != r.criterion, c.compensation == r.compensation)
-        for c in r.curves
-        if c.criterion in names and not c.proposal
+        for c in r.on()
+        if c.criterion in names
     ]
     return FigureSpec(
         id="compensation",
@@ -118,7 +135,7 @@ def _compensation(r: PruneResult) -> FigureSpec:
         "fitted on the ranking inputs and folded into the output projection.",
         alt=f"Curves of {', '.join(names)} under each compensation.",
         x_label="heads removed (%)",
-        y_label=f"{r.unit} (%)",
+        y_label=f"{r.measure} (%)",
     )
 
 
@@ -182,13 +199,13 @@ def _clusters(r: PruneResult) -> FigureSpec:
 
 
 def _choice(r: PruneResult) -> FigureSpec:
-    columns = {"cost": "rise of the loss", "compared": "with"}
-    frame: pd.DataFrame = r.choice.head(20).rename(columns=columns)
+    frame: pd.DataFrame = r.choice.head(20)
+    costs = ["-" if cost != cost else f"{cost:+.2%}" for cost in frame["cost"]]
     return table_figure(
-        frame.assign(**{"rise of the loss": [f"{cost:+.4f}" for cost in frame["rise of the loss"]]}),
+        frame.assign(cost=costs),
         id="choice",
         title="How the criterion was chosen",
-        read=f"On {r.settings['chosen_on']} inputs that are not used to judge: all pairs with a fifth of the heads removed, the "
-        "best four at every share. The first row was taken.",
-        alt="Criteria and compensations by mean rise of the loss.",
+        read=f"On {r.settings['chosen_on']} inputs that are not used to judge, with a fifth of the heads removed: mean cost over "
+        "abilities. All pairs on the first few inputs, the better half on twice as many, and so on. The first row was taken.",
+        alt="Criteria and compensations by mean cost.",
     )

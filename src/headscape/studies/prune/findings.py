@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from headscape.errors import InputError
 from headscape.pruning.criteria import CRITERIA, find_criterion
 from headscape.results import Finding
+from headscape.roles import MIXED
 from headscape.studies.prune.result import CONTROLS, percent
 from headscape.verdicts import judge
 
@@ -33,22 +34,72 @@ def _named(name: str) -> str:
 def _proposed(r: PruneResult) -> list[Finding]:
     own = r.curve("proposal", proposal=True)
     if own is None:
-        text = f"No head can be removed within the budget of {r.budget or 0:.2%} ({r.unit})."
-        return [] if r.budget is None else [Finding(text, "choice")]
+        within = ", ".join(f"{name} {bound:.2%}" for name, bound in r.budget.items())
+        return [Finding(f"No head can be removed within the budget ({within}).", "choice")] if r.budget else []
     price, some = own.cost(0), f"{len(r.proposal)} of {len(r.heads)} heads ({r.share(len(r.proposal))})"
     how = f"removed by {_named(r.criterion)} with compensation {r.compensation}"
-    if r.budget is None:
-        text = f"Removing {some} costs {percent(price, r.unit)} on held-out inputs; they were {how}."
-        return [Finding(text, "proposal")]
-    verdict = judge(price, below=r.budget, control="the budget")
+    if r.main not in r.budget:
+        text = f"Removing {some} costs {percent(price, r.measure)} on held-out inputs; they were {how}."
+        return [Finding(text, "proposal"), *_kept(r), *_roles(r)]
+    bound = r.budget[r.main]
+    verdict = judge(price, below=bound, control="the budget")
     opening = {
-        "holds": f"{some} can be removed within the budget of {r.budget:.2%}",
-        "does not hold": f"Removing {some} costs more than the budget of {r.budget:.2%}",
-        "cannot tell": f"Whether {some} can be removed within the budget of {r.budget:.2%} cannot be told",
+        "holds": f"{some} can be removed within the budget of {bound:.2%}",
+        "does not hold": f"Removing {some} costs more than the budget of {bound:.2%}",
+        "cannot tell": f"Whether {some} can be removed within the budget of {bound:.2%} cannot be told",
     }[verdict.verdict]
-    text = f"{opening}: on held-out inputs they cost {percent(price, r.unit)}, {how}."
+    text = f"{opening}: on held-out inputs they cost {percent(price, r.measure)}, {how}."
     text += f" They were chosen on {r.settings['chosen_on']} other inputs."
-    return [Finding(text, "proposal", verdict, "prune.budget")]
+    return [Finding(text, "proposal", verdict, "prune.budget"), *_kept(r), *_roles(r)]
+
+
+def _kept(r: PruneResult) -> list[Finding]:
+    """What became of every ability beside the main one."""
+    found = []
+    for ability in list(r.intact)[1:]:
+        own = r.curve("proposal", proposal=True, ability=ability)
+        if own is None:
+            continue
+        facts = r.abilities[r.abilities["ability"] == ability].iloc[0]
+        levels = (
+            f"loss {r.intact[ability].mean:.3g} intact, {own.losses.mean():.3g} now, {facts['chance']:.3g} at chance"
+        )
+        if not facts["binds"]:
+            found.append(Finding(f"The intact model does not have {_ABILITIES[ability]} ({levels}).", "abilities"))
+            continue
+        price = percent(own.cost(0), "share of the advantage over chance that is lost")
+        if ability not in r.budget:
+            found.append(Finding(f"{_ABILITIES[ability].capitalize()} costs {price}: {levels}.", "abilities"))
+            continue
+        verdict = judge(own.cost(0), below=r.budget[ability], control="the budget")
+        kept = f"{_ABILITIES[ability]} is kept within the budget of {r.budget[ability]:.2%}"
+        lost = f"{_ABILITIES[ability]} loses more than the budget of {r.budget[ability]:.2%}"
+        text = f"{verdict.opening(kept, lost)}: {price}; {levels}."
+        found.append(Finding(text, "abilities", verdict, "prune.abilities"))
+    return found
+
+
+_ABILITIES = {
+    "copy.random": "copying of random tokens",
+    "copy.text": "copying of text",
+    "retrieval": "retrieval of a fact stated earlier",
+    "task": "the task that was given",
+}
+
+
+def _roles(r: PruneResult) -> list[Finding]:
+    """Which roles the removed heads have."""
+    named = {role: counts for role, counts in r.roles.items() if role != MIXED and counts[1]}
+    if not named:
+        return []
+    gone = [f"{n} of {of} {role}" for role, (n, of) in sorted(named.items(), key=lambda item: -item[1][0]) if n]
+    whole = [f"{role} ({of})" for role, (n, of) in named.items() if not n]
+    text = f"Roles among the removed heads: {', '.join(gone) or 'none'}"
+    return [Finding(f"{text}{f'; none of {_and(whole)}' if whole else ''}.", "importance")]
+
+
+def _and(names: list[str]) -> str:
+    return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} and {names[-1]}"
 
 
 def _against_gradients(r: PruneResult) -> list[Finding]:
@@ -116,7 +167,7 @@ def _organized(r: PruneResult) -> list[Finding]:
 
 
 def _compensated(r: PruneResult) -> list[Finding]:
-    known = sorted((c for c in r.curves if c.criterion == r.criterion and not c.proposal), key=lambda c: c.area.value)
+    known = sorted((c for c in r.on() if c.criterion == r.criterion), key=lambda c: c.area.value)
     if len(known) < 2:
         return []
     parts = ", ".join(f"{c.compensation} {percent(c.area)}" for c in known)

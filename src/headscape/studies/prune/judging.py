@@ -6,15 +6,17 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
+import torch
 
 from headscape.intervals import Interval, mean_interval
-from headscape.pruning.compensation import COMPENSATIONS
+from headscape.pruning.compensation import COMPENSATIONS, Fitted, without_heads
 from headscape.pruning.criteria import draw_order
+from headscape.pruning.judges import cost
 from headscape.studies.prune.evaluations import Evaluations
 from headscape.studies.prune.ranking import FloatArray, Ranking
 from headscape.tensor import HeadId
 
-__all__ = ["Curve", "curves", "measured", "rivals"]
+__all__ = ["Curve", "curves", "healed", "measured", "rivals"]
 
 Sets = Mapping[tuple[str, str], Sequence[Sequence[Sequence[HeadId]]]]
 """Heads to remove by criterion and compensation: [draw][step along the curve]."""
@@ -32,6 +34,7 @@ class Curve:
 
     criterion: str
     compensation: str
+    ability: str
     n: tuple[int, ...]
     losses: FloatArray
     costs: FloatArray
@@ -68,13 +71,17 @@ def _draws(ranking: Ranking) -> list[FloatArray]:
 
 
 def measured(evaluations: Evaluations, stage: str, on: str, sets: Sets, proposal: bool = False) -> list[Curve]:
-    """Curves by criterion and compensation, from the heads to remove at every step of every draw."""
+    """Curves by criterion, compensation and ability, from the heads to remove at every step of every draw."""
     evaluations.make(stage, on, [(heads, c) for (_, c), draws in sets.items() for steps in draws for heads in steps])
     found = []
     for (name, c), draws in sets.items():
-        losses = np.array([[evaluations.loss(on, heads, c).values for heads in steps] for steps in draws])
-        costs = np.array([[evaluations.cost(on, heads, c) for heads in steps] for steps in draws])
-        found.append(Curve(name, c, tuple(len(heads) for heads in draws[0]), losses, costs, proposal))
+        losses = [[evaluations.losses(on, heads, c) for heads in steps] for steps in draws]
+        costs = [[evaluations.costs(on, heads, c) for heads in steps] for steps in draws]
+        counts = tuple(len(heads) for heads in draws[0])
+        for ability in losses[0][0]:
+            values = np.array([[step[ability].values for step in steps] for steps in losses])
+            prices = np.array([[step[ability] for step in steps] for steps in costs])
+            found.append(Curve(name, c, ability, counts, values, prices, proposal))
     return found
 
 
@@ -89,10 +96,30 @@ def curves(ranking: Ranking, chosen: str, compensation: str, fractions: Sequence
     return measured(ranking.evaluations, "judging criteria", "judge", sets)
 
 
-def rivals(ranking: Ranking, chosen: str, compensation: str, proposal: Sequence[HeadId]) -> list[Curve]:
-    """The proposal, and as many heads by the criteria it is compared with, under the same compensation."""
+def healed(
+    evaluations: Evaluations, proposal: Sequence[HeadId], compensation: str, fitted: Mapping[str, Fitted]
+) -> list[Curve]:
+    """The proposal after healing, by ability."""
+    judge, model = evaluations.live.judging, evaluations.live.evidence.network
+    intact, found = evaluations.losses("judge"), {}
+    with torch.no_grad(), without_heads(model, fitted):
+        for key, tasks in judge.pieces:
+            found[key] = judge.join([judge.run(task) for task in tasks])
+    curves = []
+    for ability, now in judge.by_ability(found).items():
+        price = cost(intact[ability], now, evaluations.scales.get(ability))
+        curves.append(
+            Curve("healed", compensation, ability, (len(proposal),), now.values[None, None], price[None, None], True)
+        )
+    return curves
+
+
+def rivals(
+    ranking: Ranking, chosen: str, compensation: str, proposal: Sequence[HeadId], study: bool = True
+) -> list[Curve]:
+    """The proposal, and in a `study` as many heads by the criteria it is compared with, under the same compensation."""
     names = [n for n in ("gradient", "l1_top", "l1_all") if n in ranking.scores and n != chosen]
-    orders = {name: [ranking.scores[name]] for name in names} | {"random": _draws(ranking)}
+    orders = {name: [ranking.scores[name]] for name in names} | {"random": _draws(ranking)} if study else {}
     lowest = {n: [[ranking.lowest(order, len(proposal))] for order in several] for n, several in orders.items()}
     sets = {(name, compensation): draws for name, draws in {"proposal": [[list(proposal)]], **lowest}.items()}
     return measured(ranking.evaluations, "judging the proposal", "judge", sets, proposal=True)

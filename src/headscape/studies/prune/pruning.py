@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Self
 from headscape.captures import Capture, open_capture
 from headscape.errors import InputError
 from headscape.pruning.compensation import Fitted, digest_of
-from headscape.studies.prune.inputs import Prepared, prepare_inputs
+from headscape.studies.prune.inputs import REPEATS, Prepared, prepare_inputs
 from headscape.tensor import HeadId
 
 if TYPE_CHECKING:
@@ -20,15 +20,20 @@ __all__ = ["Pruning"]
 
 IN_MEMORY = "in memory"
 """Stands in a recipe for texts or images that were not given by a path."""
-RECIPE = ("block", "source", "fingerprint", "dtype", "inputs", "calibrate", "windows", "seed", "compensation", "study")
+GIVEN = ("inputs", "calibrate", "task")
+RECIPE = (
+    *("block", "source", "fingerprint", "dtype", *GIVEN, "windows", "seed", "task_by", "repeats", "unit"),
+    *("compensation", "heal", "study"),
+)
 
 
 @dataclass(frozen=True)
 class Pruning:
     """A model, the data it is ranked, fitted, chosen and judged on, and the heads to remove with their compensation.
 
-    `source`, `fingerprint`, `dtype` and `device` say which model, and where to load it; `inputs`, `calibrate`, `windows`
-    and `seed` which data beside those of the run. `data` are content hashes, and `study` a digest of all settings, once
+    `source`, `fingerprint`, `dtype` and `device` say which model, and where to load it; `inputs`, `calibrate`, `task`,
+    `repeats`, `windows` and `seed` which data beside those of the run, `unit` which heads are removed together.
+    `data` are content hashes, and `study` a digest of all settings, once
     they are known. `heads` are none until some are chosen.
     """
 
@@ -39,18 +44,23 @@ class Pruning:
     dtype: str
     inputs: Any = None
     calibrate: Any = None
-    windows: int = 8
+    windows: int = 16
     seed: int = 0
+    task: Any = None
+    task_by: str = "loss"
+    repeats: float = REPEATS
+    unit: str = "head"
     device: str = "auto"
     data: Mapping[str, str] = field(default_factory=dict)
     study: str = ""
     heads: tuple[HeadId, ...] = ()
+    heal: int = 0
     compensation: str = "none"
 
     @classmethod
     def of(cls, captured: Capture, model: Model, block: str, **data: Any) -> Self:
-        """The pruning of a captured model; `data` are inputs, calibrate, windows and seed."""
-        for name in ("inputs", "calibrate"):
+        """The pruning of a captured model; `data` are the fields that say which data and units."""
+        for name in GIVEN:
             if isinstance(data.get(name), (str, Path)) and data[name] != "sample":
                 data[name] = str(Path(data[name]).resolve())
         source = str(Path(model.source).resolve()) if Path(model.source).exists() else model.source
@@ -71,7 +81,7 @@ class Pruning:
     def recipe(self, fitted: Mapping[str, Fitted]) -> dict[str, Any]:
         """The pruning as small JSON, with a digest of its fitted compensation; what was given in memory is left out."""
         plain = {name: getattr(self, name) for name in RECIPE}
-        plain |= {n: IN_MEMORY for n in ("inputs", "calibrate") if not isinstance(plain[n], str | None)}
+        plain |= {n: IN_MEMORY for n in GIVEN if not isinstance(plain[n], str | None)}
         return plain | {"data": dict(self.data), "heads": [str(head) for head in self.heads], "fit": digest_of(fitted)}
 
     def load(self) -> Model:
@@ -91,7 +101,7 @@ class Pruning:
 
     def prepare(self, model: Model | None = None, captured: Capture | None = None) -> Prepared:
         """Evidence and judges, of the model and run given or loaded; `InputError` where the data are others now."""
-        for name, given in (("run", self.run or captured), ("inputs", self.inputs), ("calibrate", self.calibrate)):
+        for name, given in (("run", self.run or captured), *((name, getattr(self, name)) for name in GIVEN)):
             if (name == "run" and given is None) or (isinstance(given, str) and given == IN_MEMORY):
                 raise InputError(f"this pruning was made with {name} in memory; give {name}= to make it again")
         captured = open_capture(self.run) if captured is None else captured  # type: ignore[arg-type]

@@ -38,9 +38,24 @@ class Ranking:
         """The heads that are ranked."""
         return self.evaluations.heads
 
+    def growing(self, score: FloatArray) -> list[list[HeadId]]:
+        """The heads with the lowest scores, lowest first: one unit, two units, and so on, all but the last."""
+        evidence = self.evaluations.live.evidence
+        order = [self.heads[i] for i in np.argsort(score, kind="stable")]
+        unit = {
+            site.heads[h]: (site.name, heads)
+            for site in evidence.network.sites
+            for heads in evidence.units[site.name]
+            for h in heads
+        }
+        ends = [i for i in range(1, len(order)) if unit[order[i - 1]] != unit[order[i]]]
+        return [order[:end] for end in ends]
+
     def lowest(self, score: FloatArray, n: int) -> list[HeadId]:
-        """The n heads with the lowest scores, lowest first."""
-        return [self.heads[i] for i in np.argsort(score, kind="stable")[:n]]
+        """The n heads with the lowest scores, lowest first; of whole units as many as come nearest."""
+        if self.evaluations.pruning.unit == "head":
+            return [self.heads[i] for i in np.argsort(score, kind="stable")[:n]]
+        return min(self.growing(score), key=lambda heads: abs(len(heads) - n))
 
     def counts(self, fractions: Sequence[float]) -> list[int]:
         """Shares of the heads as numbers of heads, at least 1 and each once."""
@@ -83,7 +98,7 @@ def rank(evaluations: Evaluations, criteria: Sequence[str], own: Mapping[str, Fl
 def _score(evaluations: Evaluations, name: str) -> FloatArray:
     p = evaluations.pruning
     data = [p.data.get(part) for part in ("ranked", "fitted", "organize")]
-    path = evaluations.folder.unit(f"score-{name}", p.fingerprint, p.dtype, p.block, p.seed, data)
+    path = evaluations.folder.unit(f"score-{name}", p.fingerprint, p.dtype, p.block, p.seed, p.unit, data)
     if not path.exists():
         write_arrays(path, {"score": scores(name, evaluations.live.evidence)})
     return np.asarray(read_arrays(path)[0]["score"], dtype=np.float64)
@@ -92,5 +107,8 @@ def _score(evaluations: Evaluations, name: str) -> FloatArray:
 def _leave_one_out(evaluations: Evaluations) -> FloatArray:
     """Rise of the loss without each head alone, on a few of the ranking samples."""
     evaluations.make("removing one head at a time", "rank", [([head], "none") for head in evaluations.heads])
-    intact = evaluations.loss("rank").values
-    return np.array([evaluations.loss("rank", [head]).values - intact for head in evaluations.heads])
+
+    def loss(heads: Sequence[HeadId]) -> FloatArray:
+        return next(iter(evaluations.losses("rank", heads).values())).values
+
+    return np.array([loss([head]) - loss([]) for head in evaluations.heads])

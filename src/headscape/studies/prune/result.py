@@ -52,9 +52,11 @@ class PruneResult(Result):
     """Which heads can be removed.
 
     `heads` has one row per head: its place in the chosen ranking, whether the proposal removes it, and its score by
-    every criterion. `choice` compares criteria and compensations on the inputs to choose on; `curves` are on the judging
-    inputs, which nothing was chosen by. `leave_one_out` is (n_head, n_sample) on ranking inputs. `fitted` is the
-    compensation of the proposal by attention module; `recipe` says in small JSON how to make the same model again.
+    every criterion. `choice` compares criteria and compensations on the inputs to choose on; `abilities` says which of
+    them the intact model has there; `curves` are on the judging inputs, which nothing was chosen by. `budget` is that of
+    every ability that binds, `classes` the accuracy of a classifier by class. `leave_one_out` is
+    (n_head, n_sample) on ranking inputs. `fitted` is the compensation of the proposal by attention module; `recipe`
+    says in small JSON how to make the same model again.
     """
 
     study: ClassVar[str] = "prune"
@@ -64,9 +66,12 @@ class PruneResult(Result):
     heads: pd.DataFrame
     criterion: str
     compensation: str
-    budget: float | None
+    unit: str
+    budget: Mapping[str, float]
     choice: pd.DataFrame
-    intact: Loss
+    abilities: pd.DataFrame
+    intact: Mapping[str, Loss]
+    classes: pd.DataFrame
     curves: Sequence[Curve]
     trials: Sequence[tuple[int, float]]
     proposal: tuple[HeadId, ...]
@@ -77,7 +82,15 @@ class PruneResult(Result):
     fitted: Mapping[str, Fitted]
     recipe: Mapping[str, Any]
 
-    def export(self, out: str | Path, kind: Kind = "masked", *, model: Model | None = None, timed: int = 0) -> Export:
+    def export(
+        self,
+        out: str | Path,
+        kind: Kind = "auto",
+        *,
+        model: Model | None = None,
+        numbers: str = "f16",
+        timed: int = 0,
+    ) -> Export:
         """Write the model that was judged: without the proposed heads, with the compensation fitted for them.
 
         An export that was interrupted leaves nothing half-written; one that is finished is accepted. `model` is loaded
@@ -90,7 +103,8 @@ class PruneResult(Result):
         if not self.proposal:
             raise InputError("nothing to export: the study proposes no heads to remove")
         checked = self.model if model is None else Pruning.of_recipe(self.recipe).checked(model)
-        return export_pruned(checked, self.proposal, out, kind, fitted=self.fitted, recipe=self.recipe, timed=timed)
+        options: dict[str, Any] = {"fitted": self.fitted, "recipe": self.recipe, "numbers": numbers, "timed": timed}
+        return export_pruned(checked, self.proposal, out, kind, **options)
 
     @cached_property
     def model(self) -> Model:
@@ -104,17 +118,20 @@ class PruneResult(Result):
         return self.heads
 
     def tables(self) -> dict[str, pd.DataFrame]:
-        """The proposal beside its rivals, and all costs."""
-        return {"evidence": self.evidence, "costs": self.table}
+        """What each ability costs, the proposal beside its rivals, all costs, and accuracy by class."""
+        named = {"abilities": self.costs, "evidence": self.evidence, "costs": self.table, "classes": self.classes}
+        return {name: frame for name, frame in named.items() if len(frame)}
 
     def summary(self) -> list[tuple[str, pd.DataFrame]]:
-        """Costs under the chosen compensation, and the proposal beside its rivals."""
+        """What each ability costs; of a study also costs under the chosen compensation, and the proposal's rivals."""
         shown = self.table[self.table["compensation"] == self.compensation] if len(self.table) else self.table
-        titles = (
-            f"Cost of removing heads with compensation {self.compensation} ({self.unit})",
-            "The proposal beside as many heads by other criteria",
-        )
-        return [(title, frame) for title, frame in zip(titles, (shown, self.evidence), strict=True) if len(frame)]
+        found = {
+            f"Without {len(self.proposal)} of {len(self.heads)} heads, on held-out inputs": self.costs,
+            f"Cost of removing heads with compensation {self.compensation} ({self.measure})": shown,
+            "The proposal beside as many heads by other criteria": self.evidence,
+            "Accuracy by class": self.classes,
+        }
+        return [(title, frame) for title, frame in found.items() if len(frame)]
 
     def to_json(self) -> dict[str, Any]:
         """The choice and the proposed heads, findings and tables, and the recipe."""
@@ -123,19 +140,63 @@ class PruneResult(Result):
         return {**chosen, "heads": heads, **super().to_json(), "recipe": dict(self.recipe)}
 
     @property
-    def unit(self) -> str:
-        """What a cost measures."""
-        return cost_unit(self.intact)
+    def main(self) -> str:
+        """The ability that the model is made for: text, accuracy or similarity."""
+        return next(iter(self.intact))
+
+    @property
+    def measure(self) -> str:
+        """What a cost of the main ability measures."""
+        return cost_unit(self.intact[self.main])
 
     @property
     def criteria(self) -> list[str]:
         """The criteria that were compared, by their columns."""
-        return [name for name in self.heads.columns if name not in ("block", "layer", "head", "place", "removed")]
+        return [
+            name for name in self.heads.columns if name not in ("block", "layer", "head", "place", "removed", "role")
+        ]
 
-    def curve(self, criterion: str, compensation: str | None = None, proposal: bool = False) -> Curve | None:
-        """The curve of a criterion, under the chosen compensation unless another is named."""
-        wanted = (criterion, compensation or self.compensation, proposal)
-        return next((c for c in self.curves if (c.criterion, c.compensation, c.proposal) == wanted), None)
+    def curve(
+        self, criterion: str, compensation: str | None = None, proposal: bool = False, ability: str | None = None
+    ) -> Curve | None:
+        """The curve of a criterion, of the main ability and under the chosen compensation unless others are named."""
+        wanted = (criterion, compensation or self.compensation, proposal, ability or self.main)
+        found = (c for c in self.curves if (c.criterion, c.compensation, c.proposal, c.ability) == wanted)
+        return next(found, None)
+
+    def on(self, ability: str | None = None, proposal: bool = False) -> list[Curve]:
+        """The curves of an ability, of the main one unless another is named."""
+        return [c for c in self.curves if c.ability == (ability or self.main) and c.proposal == proposal]
+
+    @cached_property
+    def costs(self) -> pd.DataFrame:
+        """What the proposal costs by ability: loss intact, of chance and now, cost with its interval, and its budget."""
+        rows = []
+        for ability in self.intact if self.proposal else ():
+            own = self.curve("proposal", proposal=True, ability=ability)
+            if own is None:
+                continue
+            facts = self.abilities[self.abilities["ability"] == ability].iloc[0]
+            bound = self.budget.get(ability)
+            limit = f"{bound:.2%}" if bound is not None else "-" if facts["binds"] else "not binding: at chance"
+            row = {"ability": ability, "intact": self.intact[ability].mean, "chance": facts["chance"]}
+            price = _percent(own.cost(0)) if facts["binds"] else "-"
+            row |= {"now": float(own.losses.mean()), "cost": price, "budget": limit}
+            again = self.curve("healed", proposal=True, ability=ability)
+            if again is not None:
+                row |= {"healed": float(again.losses.mean()), "cost healed": _percent(again.cost(0))}
+            rows.append({**row, "n": own.cost(0).n})
+        return pd.DataFrame(rows)
+
+    @property
+    def roles(self) -> dict[str, tuple[int, int]]:
+        """By role: how many of its heads are removed, of how many; empty where roles are not known."""
+        if "role" not in self.heads:
+            return {}
+        gone = self.heads["removed"] == "yes"
+        counts = self.heads.groupby("role")["removed"].agg(len)
+        removed = self.heads[gone].groupby("role")["removed"].agg(len)
+        return {str(role): (int(removed.get(role, 0)), int(n)) for role, n in counts.items()}
 
     def share(self, n: int) -> str:
         """A number of heads as a share of all."""
@@ -145,7 +206,7 @@ class PruneResult(Result):
     def table(self) -> pd.DataFrame:
         """Cost by criterion, compensation and number of heads, best curve first; intervals are over n inputs."""
         rows = []
-        for c in sorted((c for c in self.curves if not c.proposal), key=lambda c: (c.compensation, c.area.value)):
+        for c in sorted(self.on(), key=lambda c: (c.compensation, c.area.value)):
             costs = {f"{self.share(n)} removed": _percent(c.cost(i)) for i, n in enumerate(c.n)}
             facts = {"criterion": c.criterion, "compensation": c.compensation}
             rows.append({**facts, **costs, "mean": _percent(c.area), "n": c.area.n})
@@ -156,7 +217,8 @@ class PruneResult(Result):
         """The proposal beside as many heads by other criteria, under the same compensation; intervals over n inputs."""
         own = self.curve("proposal", proposal=True)
         rows = []
-        for c in (c for c in self.curves if c.proposal and own is not None):
+        others = self.on(proposal=True) if own is not None else []
+        for c in others if len(others) > 1 else ():
             more = "" if c is own or own is None else _percent(c.minus(own))
             row = {"removed by": c.criterion, "heads": c.n[0], "cost": _percent(c.cost(0)), "n": c.area.n}
             rows.append({**row, "loss": f"{c.losses.mean():.4g}", "costs more than the proposal by": more})

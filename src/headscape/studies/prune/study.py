@@ -19,11 +19,15 @@ from headscape.pruning.compensation import COMPENSATIONS
 from headscape.pruning.criteria import CRITERIA, find_criterion, scores
 from headscape.pruning.evidence import Evidence
 from headscape.pruning.export import check_target
+from headscape.pruning.forms import uniform_sets
+from headscape.pruning.units import UNITS as HEAD_UNITS
+from headscape.pruning.units import group_sizes
 from headscape.runs import Run
-from headscape.studies.prune.choosing import choose, search
+from headscape.studies.prune.choosing import bounds_of, choose, search
 from headscape.studies.prune.evaluations import Evaluations
-from headscape.studies.prune.evidence import add_organized
-from headscape.studies.prune.judging import curves, rivals
+from headscape.studies.prune.evidence import add_organized, roles_of
+from headscape.studies.prune.inputs import REPEATS
+from headscape.studies.prune.judging import curves, healed, rivals
 from headscape.studies.prune.pruning import Pruning
 from headscape.studies.prune.ranking import FloatArray, Ranking, rank
 from headscape.studies.prune.result import CONTROLS, PruneResult
@@ -39,11 +43,13 @@ if TYPE_CHECKING:
 __all__ = ["DEFAULT_CRITERIA", "prune", "rank_heads"]
 
 Criterion = str | Callable[[Evidence], FloatArray]
-DEFAULT_CRITERIA = (
+DEFAULT_CRITERIA = ("novelty",)
+STUDY_CRITERIA = (
     *("novelty", "gradient", "gradient_again", "l1_all", "l1_rel", "l1_top", "attention_entropy", "redundancy"),
     *("output_norm", "coupling", "depth", "leave_one_out", "gradient+l1_all", "gradient+novelty"),
     *("l1_all_random", "l1_all_natural"),
 )
+"""What `study=True` compares: all criteria, the papers' controls, and removing one head at a time."""
 
 
 def rank_heads(
@@ -76,54 +82,75 @@ def rank_heads(
 
 def prune(
     source: Capture | Run | str | Path,
-    *,
     model: Model | bool | None = True,
     inputs: Any = None,
+    *,
     calibrate: Any = None,
+    task: Any = None,
+    task_by: str = "loss",
+    repeats: float = REPEATS,
     criterion: Criterion = "auto",
     compensation: str = "auto",
-    criteria: Sequence[str] = DEFAULT_CRITERIA,
-    budget: float | None = 0.02,
+    criteria: Sequence[str] | None = None,
+    budget: float | Mapping[str, float] | None = 0.01,
     n_heads: int | None = None,
+    unit: str = "auto",
+    heal: int = 0,
+    study: bool = False,
     fractions: Sequence[float] = (0.1, 0.2, 0.3),
-    windows: int = 8,
+    windows: int = 16,
     block: str | None = None,
-    evaluations: int = 40,
+    evaluations: int = 8,
     judge: bool = True,
     out: str | Path | None = None,
-    kind: str = "masked",
+    kind: str = "auto",
     loader: Loader | None = None,
     random_state: int = 0,
     **how: Unpack[How],
 ) -> PruneResult:
-    """Rank heads by many criteria, validate each by ablation on held-out inputs, and propose heads to remove.
+    """Find heads to remove within a budget of every ability, and judge them on held-out inputs.
 
-    Three sets of inputs are kept apart: criteria see those of the run; "auto" and the search within the budget see a
-    third of `inputs`; every reported cost is measured on the rest.
+    Three sets of inputs are kept apart: criteria and compensation see those of the run and those to calibrate on; the
+    search within the budget sees a third of the other `inputs`; every reported cost is measured on the rest.
 
     Parameters
     ----------
     source
-        A run with its organize study. Every evaluation is stored in it, so a killed study resumes.
+        A run. Every evaluation is stored in it, so a killed study resumes.
     model, inputs
         The model of the run, loaded unless given; and the text or labelled images to choose and judge on, by default
         those that ship with headscape.
     calibrate
-        More text or images like those of the run, for what gains from more: novelty and compensation. 64 windows at
-        most. "sample" is the prose that ships with headscape.
+        More text or images like those of the run, for novelty and compensation: 48 windows with those of the run. By
+        default a quarter of `inputs` that is not judged on; "sample" is the prose that ships with headscape.
+    repeats
+        Share of what is calibrated on that repeats its first half (random tokens, text): it keeps copying.
+    task, task_by
+        Prompts and completions of your own, as a file of JSON lines or a list of pairs; part is calibrated on, and its
+        cost judged by "loss" or "accuracy".
     criterion, compensation, criteria
         Names, a function of your own, or "auto": the pair that does best on the part of `inputs` to choose on; and the
-        criteria that are compared.
+        criteria that are compared (only `novelty` with linear compensation, unless it is a `study`).
     budget, n_heads, evaluations
-        Largest cost of the proposal (0.02 is 2 %): rise of the loss over the intact loss, drop of accuracy, or one minus
-        the rank correlation of similarities; None makes no proposal. Or how many heads to remove. And how many sets of
-        heads the search may try.
+        Largest cost of the proposal (0.01 is 1 %), for every ability alike or by name: {"text": 0.01, "copy": 0.02}. Of
+        text: rise of the loss over the intact loss; of copying, retrieval and a task: share of the advantage over chance
+        that is lost; or drop of accuracy, or one minus the rank correlation of similarities. None makes no proposal. Or
+        how many heads to remove. And how many sets of heads the search may try.
+    unit
+        What is removed at a time: "head", "group" (a key/value head with its queries: the cache shrinks), "layer", or
+        "auto": groups where the model is to be written (`out`) and layers have several of them, else heads.
+    heal
+        Steps of distillation of the output projections, after the heads are chosen; judged apart, and what is exported.
+    study
+        Also compare all criteria and compensations along curves, with the papers' controls and leave-one-out: hours.
     fractions, windows
-        Shares of the heads removed along the curves; windows of text to judge on (half as many more are used to choose).
+        Shares of the heads removed along the curves of a study; windows of text to judge on (half as many more are used
+        to choose).
     judge
         False leaves out the curves and the proposal: only the choice is made, and no result is kept in the run.
     out, kind
-        Where `result.export(out, kind)` is going to write: a folder it cannot use is refused before anything is computed.
+        Where `result.export(out, kind)` is going to write: a place it cannot use is refused before anything is computed.
+        With kind "uniform" only choices are searched that a stock configuration describes: equally many heads per layer.
     loader
         How the run's model is loaded (device, number type, online).
     how
@@ -134,19 +161,30 @@ def prune(
     Raises a `HeadscapeError` when all is tried, if evaluations failed; those made are kept.
     """
     work = Work.of(**how)
-    shares = [float(fraction) for fraction in fractions]
-    request = _Request(criterion, compensation, list(criteria), budget, n_heads, shares, evaluations, judge)
+    compared = list(criteria if criteria is not None else STUDY_CRITERIA if study else DEFAULT_CRITERIA)
+    shares, given_budget = [float(fraction) for fraction in fractions], _plain(budget)
+    request = _Request(
+        *(criterion, compensation, compared, given_budget, n_heads, shares, evaluations),
+        judge=judge,
+        study=study,
+        heal=heal,
+        unit=unit,
+        kind=kind,
+        task_by=task_by,
+    )
     captured = open_capture(source)
     if captured.run is None and work.engine.apart:
         raise InputError("evaluations in other processes need a run directory; use one job, or give a directory")
     own = _model(captured, model, loader or Loader(say=work.say), block)
-    data = {"windows": windows, "seed": random_state}
-    pruning = Pruning.of(captured, own, captured.block(block), inputs=inputs, calibrate=calibrate, **data)
+    request = replace(request, unit=_unit(request, own, out))
+    data = {"windows": windows, "seed": random_state, "repeats": repeats, "task_by": task_by, "unit": request.unit}
+    given_data = {"inputs": inputs, "calibrate": calibrate, "task": task}
+    pruning = Pruning.of(captured, own, captured.block(block), **given_data, **data)
     with torch_threads(work.asked_threads or cores()):
         live = pruning.prepare(own, captured)
-        organized = add_organized(live.evidence, captured)
-        request.check(live.evidence)
-        if organized is None and captured.run is not None:
+        organized = add_organized(live.evidence, captured, controls=study)
+        request.check(live.evidence, list(live.judging.parts))
+        if organized is None and captured.run is not None and study:
             work.say(f"no criteria of the organized heads; for them run: headscape organize {captured.run.path}")
         given = {request.name: scores(criterion, live.evidence)} if callable(criterion) else {}
         hashes = live.data | ({} if organized is None else {"organize": organized})
@@ -155,7 +193,7 @@ def prune(
         contents |= {f"scores of {name}": digest(score.tolist()) for name, score in given.items()}
         pruning = replace(pruning, data=hashes, study=digest(settings, contents))
         if out is not None:
-            check_target(Path(out), {"kind": kind, "study": pruning.study})
+            check_target(Path(out), {"asked": kind, "study": pruning.study})
         with (
             work.started(None if captured.run is None else captured.run.path),
             study_folder(captured.run if judge else None, PruneResult.study, settings, contents, work) as folder,
@@ -167,6 +205,28 @@ def prune(
                 folder.save(result)
     vars(result)["model"] = own  # at hand for `export`
     return result
+
+
+def _nothing() -> None:
+    """No step to count."""
+
+
+def _plain(budget: float | Mapping[str, float] | None) -> dict[str, float] | float | None:
+    """A budget for every ability, or by ability."""
+    if budget is None:
+        return None
+    return {str(name): float(b) for name, b in budget.items()} if isinstance(budget, Mapping) else float(budget)
+
+
+def _unit(request: _Request, model: Model, out: Any) -> str:
+    """What is removed at a time."""
+    if request.unit != "auto":
+        return request.unit
+    if out is None and request.kind != "uniform":
+        return "head"
+    sizes = group_sizes(model)
+    several = all(site.n_heads // sizes[site.name] > 1 for site in model.sites)
+    return "group" if several and max(sizes.values()) > 1 else "head"
 
 
 def _model(captured: Capture, model: Model | bool | None, loader: Loader, block: str | None) -> Model:
@@ -189,11 +249,16 @@ class _Request:
     criterion: Criterion
     compensation: str
     criteria: Sequence[str]
-    budget: float | None
+    budget: dict[str, float] | float | None
     n_heads: int | None
     fractions: Sequence[float]
     evaluations: int
-    judge: bool
+    judge: bool = True
+    study: bool = False
+    unit: str = "head"
+    kind: str = "auto"
+    task_by: str = "loss"
+    heal: int = 0
 
     def __post_init__(self) -> None:
         for name in (*self.criteria, *([] if self.criterion == "auto" else [self.criterion])):
@@ -204,15 +269,25 @@ class _Request:
             raise InputError(
                 f"fractions of heads lie between 0 and 1, not {', '.join(f'{f:g}' for f in self.fractions)}"
             )
-        if self.budget is not None and not 0 < self.budget <= 1:
-            raise InputError(f"the budget must be above 0 % and at most 100 %, not {self.budget:.3%}")
+        for bound in self.budget.values() if isinstance(self.budget, dict) else [self.budget]:
+            if bound is not None and not 0 < bound <= 1:
+                raise InputError(f"the budget must be above 0 % and at most 100 %, not {bound:.3%}")
+        if self.heal < 0:
+            raise InputError(f"steps of healing are 0 or more, not {self.heal}")
         if self.evaluations < 1:
             raise InputError(f"the search needs at least 1 evaluation, not {self.evaluations}")
         if self.criterion == "auto" and set(self.criteria) <= set(CONTROLS):
             raise InputError(f"there is no criterion to choose; {', '.join(CONTROLS)} are controls")
+        if self.unit not in ("auto", *HEAD_UNITS):
+            raise InputError(f"the unit is one of auto, {', '.join(HEAD_UNITS)}, not {self.unit!r}")
+        if self.task_by not in ("loss", "accuracy"):
+            raise InputError(f"a task is judged by loss or accuracy, not by {self.task_by!r}")
 
-    def check(self, evidence: Evidence) -> None:
-        """Raise where the heads cannot be ranked as asked, or none of them would be left."""
+    def check(self, evidence: Evidence, abilities: Sequence[str]) -> None:
+        """Raise where the heads cannot be ranked as asked, none would be left, or an unknown ability has a budget."""
+        for name in self.budget if isinstance(self.budget, dict) else ():
+            if not any(name in (one, one.partition(".")[0]) for one in abilities):
+                raise InputError(f"no ability '{name}' to budget; here there are {', '.join(abilities)}")
         n, source = len(evidence.heads), evidence.network.source
         if self.n_heads is not None and not 0 < self.n_heads < n:
             raise InputError(
@@ -230,48 +305,88 @@ class _Request:
 
 def _run(evaluations: Evaluations, request: _Request, given: Mapping[str, FloatArray]) -> PruneResult:
     """Rank, choose, search and judge; `given` are the scores of a function of the user's own."""
+    live, auto = evaluations.live, request.compensation == "auto"
+    compensations = list(COMPENSATIONS) if auto and request.study else ["linear" if auto else request.compensation]
     named = [request.criterion] if isinstance(request.criterion, str) and request.criterion != "auto" else []
-    ranking = rank(evaluations, list(dict.fromkeys([*request.criteria, *named])), given)
+    evaluations.make("measuring the intact model", "choose", [])
+    evaluations.calibrate()
+    wanted = [*request.criteria, *named] if request.study or not (named or given) else named
+    ranking = rank(evaluations, list(dict.fromkeys(wanted)), given)
     candidates = [n for n in ranking.scores if n not in CONTROLS] if request.name == "auto" else [request.name]
-    compensations = list(COMPENSATIONS) if request.compensation == "auto" else [request.compensation]
-    table = choose(ranking, candidates, compensations, request.fractions)
+    bounds = bounds_of(evaluations, request.budget) if request.budget is not None else {}
+    table = choose(ranking, candidates, compensations)
     name, compensation = str(table["criterion"][0]), str(table["compensation"][0])
     score = ranking.scores[name]
-    proposal: tuple[HeadId, ...] = ()
-    trials: Sequence[tuple[int, float]] = ()
-    if request.judge and request.n_heads is not None:
-        proposal = tuple(ranking.lowest(score, request.n_heads))
-    elif request.judge and request.budget is not None:
-        found = search(ranking, name, compensation, request.budget, request.evaluations)
-        proposal, trials = tuple(ranking.heads[i] for i in found.heads), found.trials
-    judged = curves(ranking, name, compensation, request.fractions) if request.judge else []
+    proposal, trials = _proposal(ranking, request, score, compensation, bounds) if request.judge else ((), ())
+    judged = curves(ranking, name, compensation, request.fractions) if request.judge and request.study else []
     if proposal:
-        judged += rivals(ranking, name, compensation, proposal)
-    pruning = replace(evaluations.pruning, heads=proposal, compensation=compensation)
-    fitted = evaluations.live.fit(proposal, compensation)
+        judged += rivals(ranking, name, compensation, proposal, request.study)
+    steps = request.heal if proposal else 0
+    pruning = replace(evaluations.pruning, heads=proposal, compensation=compensation, heal=steps)
+    fitted = live.fit(
+        proposal, compensation, steps, evaluations.work.stage("healing", steps).one if steps else _nothing
+    )
+    judged += healed(evaluations, proposal, compensation, fitted) if steps else []
+    on = "judge" if judged else "choose"
     return PruneResult(
         block=pruning.block,
         heads=_frame(ranking, score, proposal),
         criterion=name,
         compensation=compensation,
-        budget=request.budget if request.n_heads is None else None,
+        unit=request.unit,
+        budget=bounds if request.n_heads is None else {},
         choice=table,
-        intact=evaluations.loss("judge" if request.judge else "choose"),
+        abilities=evaluations.abilities,
+        intact=evaluations.losses(on),
+        classes=_classes(evaluations, proposal, compensation) if proposal else pd.DataFrame(),
         curves=judged,
         trials=trials,
         proposal=proposal,
         leave_one_out=ranking.leave_one_out,
-        tree=evaluations.live.evidence.tree,
+        tree=live.evidence.tree,
         skipped=dict(ranking.skipped),
-        settings={"fractions": request.fractions, **evaluations.live.facts, "seed": pruning.seed},
+        settings={"fractions": request.fractions, **live.facts, "seed": pruning.seed, "study": request.study},
         fitted=fitted,
         recipe=pruning.recipe(fitted),
     )
 
 
+def _proposal(
+    ranking: Ranking, request: _Request, score: FloatArray, compensation: str, bounds: Mapping[str, float]
+) -> tuple[tuple[HeadId, ...], Sequence[tuple[int, float]]]:
+    """The heads to remove, and the trials of the search for them as (number of heads, cost over budget)."""
+    evidence = ranking.evaluations.live.evidence
+    sets = uniform_sets(evidence, score) if request.kind == "uniform" else ranking.growing(score)
+    if request.n_heads is not None:
+        wanted = request.n_heads
+        nearest: list[HeadId] = min(sets, key=lambda heads: abs(len(heads) - wanted))
+        return tuple(nearest), ()
+    if not bounds:
+        return (), ()
+    found = search(ranking, sets, compensation, bounds, request.evaluations)
+    n = found.n or (1 if request.kind == "uniform" else 0)  # the nearest choice there is, with its own judged cost
+    if not n:
+        ranking.evaluations.work.say("nothing can be removed within the budget")
+    return tuple(sets[n - 1]) if n else (), [(len(sets[k - 1]), ratio) for k, ratio in found.trials]
+
+
+def _classes(evaluations: Evaluations, proposal: Sequence[HeadId], compensation: str) -> pd.DataFrame:
+    """Of a classifier: accuracy by class on the judging images, intact and pruned."""
+    intact, now = (evaluations.losses("judge", *removal) for removal in ((), (proposal, compensation)))
+    if "accuracy" not in now:
+        return pd.DataFrame()
+    before, after = intact["accuracy"].correct, now["accuracy"].correct
+    label = np.concatenate([task.wanted.numpy() for task in evaluations.live.judging.tasks])
+    frame = pd.DataFrame({"class": label, "images": 1, "intact": before, "pruned": after})
+    return frame.groupby("class", as_index=False).agg({"images": "sum", "intact": "mean", "pruned": "mean"})
+
+
 def _frame(ranking: Ranking, score: FloatArray, proposal: Sequence[HeadId]) -> pd.DataFrame:
-    """One row per head: its place in the chosen ranking, whether it is removed, and its scores."""
+    """One row per head: its place in the chosen ranking, whether it is removed, its role if known, and its scores."""
     frame = pd.DataFrame(ranking.heads, columns=["block", "layer", "head"])
     frame["place"] = np.argsort(np.argsort(score, kind="stable"))
     frame["removed"] = ["yes" if head in proposal else "no" for head in ranking.heads]
+    roles = roles_of(ranking.evaluations.live.evidence)
+    if roles is not None:
+        frame["role"] = roles
     return frame.assign(**ranking.scores)

@@ -13,6 +13,8 @@ import numpy.typing as npt
 import pandas as pd
 
 from headscape.captures import Capture, open_capture
+from headscape.checks import finite, integer, positive
+from headscape.checks import seed as check_seed
 from headscape.errors import InputError
 from headscape.geometry.questionnaire import Questionnaire
 from headscape.intervals import mean_interval
@@ -91,8 +93,9 @@ def softmax(
     captured = open_capture(source)
     chosen_block = captured.block(block)
     check_scores(captured)
-    if batches < 1 or not tolerance > 0:
-        raise InputError(f"batches must be at least 1 and the tolerance above 0, not {batches} and {tolerance}")
+    integer("batches", batches, low=1)
+    positive("tolerance", finite("tolerance", tolerance))
+    check_seed(random_state)
     chosen = named_heads(captured.heads(chosen_block), heads)
     facts = {
         **{"block": chosen_block, "heads": [str(head) for head in chosen], "batches": batches, "tolerance": tolerance},

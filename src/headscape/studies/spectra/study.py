@@ -12,6 +12,8 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
+from headscape.checks import integer
+from headscape.checks import seed as check_seed
 from headscape.errors import InputError
 from headscape.geometry.diffusion import one_blas_thread
 from headscape.runs import Run
@@ -71,8 +73,8 @@ def spectra(
     work = Work.of(**how)
     if not isinstance(work.engine, LocalEngine):
         raise InputError("the spectra study works on a model in memory: leave the engine out")
-    if rotations < 1:
-        raise InputError(f"rotations must be at least 1, not {rotations}")
+    integer("rotations", rotations, low=1)
+    check_seed(random_state)
     work = replace(work, engine=LocalEngine(work.engine.jobs, "threads"))  # they share the model
     for one in (model, control):
         if one is not None:

@@ -10,6 +10,8 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
+from headscape.checks import integer
+from headscape.checks import seed as check_seed
 from headscape.collapse.bounds import named_bounds
 from headscape.collapse.residual import relative_residual
 from headscape.errors import InputError
@@ -59,8 +61,9 @@ def table1(
     from headscape.attention.inputs import sample_images
     from headscape.collapse.attention_only import AttentionOnly, four_variants
 
-    if seeds < 1 or depth < 1:
-        raise InputError(f"seeds and depth must be at least 1, not {seeds} and {depth}")
+    integer("seeds", seeds, low=1)
+    integer("depth", depth, low=1)
+    check_seed(random_state)
     if not 0 < alpha_hidden < 1:
         raise InputError(f"alpha_hidden must lie between 0 and 1, not at {alpha_hidden}")
     pictures, _ = sample_images()

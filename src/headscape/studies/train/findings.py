@@ -98,7 +98,9 @@ def _against(r: TrainResult, arm: str) -> Finding:
         f"{about[0].upper()}{about[1:]} is {word}: {own:.4g} {r.unit} against {base:.4g} with standard attention, a change of "
         f"{change} over seeds, paired by seed."
     )
-    return Finding(text, "scores", verdict, f"train.{arm}")
+    return Finding(
+        text, "scores", verdict, None if arm == "learned" else f"train.{arm}"
+    )  # of that what it learns counts
 
 
 def _given_skip(r: TrainResult) -> Finding:

@@ -26,12 +26,15 @@ from torch.nn import functional as F
 
 from headscape.attention.threads import torch_threads
 from headscape.hopfield.networks import Attention, NetworkConfig, Transformer
+from headscape.hopfield.pretrained import Pretrained, network_of
+from headscape.hopfield.trained import first_names, whole_state
 from headscape.storage import replacing, write_json
 from headscape.studies.train.data import Data, ImageData, stored_data
 from headscape.studies.train.measures import LESIONS, by_layer, lesioned
 
-__all__ = ["Plan", "Trial", "run_trial", "trained_network"]
+__all__ = ["Plan", "Trial", "run_trial"]
 
+Network = Transformer | Pretrained
 SAVE_SECONDS = 120.0
 MEASURED_BATCHES = 2
 AUTOCAST = {"bfloat16": torch.bfloat16, "float16": torch.float16}
@@ -96,18 +99,6 @@ def run_trial(
         _Run(path, plan, stored_data(data, plan.network), trial).train(tick or (lambda: None))
 
 
-def trained_network(config: NetworkConfig, attention: Attention, weights: Path) -> Transformer:
-    """The network of a run, with the weights of one of its files."""
-    network = Transformer(config, attention)
-    network.load_state_dict(_whole(network, load_file(weights)))
-    return network.eval()
-
-
-def _whole(network: Transformer, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
-    """A stored state with the weight that embedding and head share, which is stored once."""
-    return tensors | ({} if network.config.kind == "vit" else {"head.weight": tensors["embedding.weight"]})
-
-
 class _Run:
     def __init__(self, path: Path, plan: Plan, data: Data, trial: Trial) -> None:
         self.plan, self.data, self.trial, self.log = plan, data, trial, path
@@ -115,7 +106,7 @@ class _Run:
         self.weights, self.checkpoint = path.with_suffix(".safetensors"), path.with_suffix(".checkpoint")
         with torch.random.fork_rng([]):
             torch.manual_seed(trial.seed)  # the same first weights for every arm and rate of a seed
-            self.network = Transformer(plan.network, trial.attention).to(plan.device)
+            self.network = network_of(plan.network, trial.attention).to(plan.device)
         decayed = [p for p in self.network.parameters() if p.dim() > 1]
         rest = [p for p in self.network.parameters() if p.dim() <= 1]
         groups: list[dict[str, Any]] = [{"params": decayed}, {"params": rest, "weight_decay": 0.0}]
@@ -135,7 +126,7 @@ class _Run:
         for _ in self.curve:
             tick()
         marks = {round(self.steps * (k + 1) / plan.evaluations) for k in range(plan.evaluations)}
-        saved = time.monotonic()
+        saved, took = time.monotonic(), 0.0
         with torch.random.fork_rng([]):
             while self.step < self.steps and not self._stopped():
                 self._one_step()
@@ -144,18 +135,22 @@ class _Run:
                 marked = self.step in marks
                 if marked:
                     self._evaluate()
-                if marked or time.monotonic() - saved > SAVE_SECONDS:
+                if marked or time.monotonic() - saved > max(SAVE_SECONDS, 20 * took):
+                    began = time.monotonic()
                     self._save_checkpoint()
                     saved = time.monotonic()
+                    took = saved - began
                 if marked:
                     tick()
         return self._finish()
 
     def _one_step(self) -> None:
-        plan, seed = self.plan, self.trial.seed
+        plan, trial, seed = self.plan, self.trial, self.trial.seed
         torch.manual_seed(seed * 1_000_003 + self.step)  # dropout
         generator = torch.Generator().manual_seed(seed * 1_000_003 + self.step)
         self.network.train()
+        if isinstance(self.network, Pretrained):
+            self.network.share = trial.attention.alpha_hidden * min(1.0, (self.step + 1) / max(1, plan.ramp))
         for group in self.optimizer.param_groups:
             group["lr"] = self._rate(self.step)
         x, wanted = self._batch(generator)
@@ -234,7 +229,9 @@ class _Run:
         if self.trial.kept:
             inputs = [x for x, _ in self._examples("valid", MEASURED_BATCHES)]
             self.layers.append({"step": self.step} | by_layer(self.network, inputs))
-            self._save(self.log.with_name(f"{self.log.stem}-step{self.step}.safetensors"), state, {"step": self.step})
+            if not isinstance(self.network, Pretrained):  # too large to keep at every evaluation
+                place = self.log.with_name(f"{self.log.stem}-step{self.step}.safetensors")
+                self._save(place, state, {"step": self.step})
 
     def _finish(self, diverged: bool = False) -> None:
         log: dict[str, Any] = {
@@ -248,7 +245,7 @@ class _Run:
             "layers": self.layers,
         }
         if not diverged:
-            self.network.load_state_dict(_whole(self.network, load_file(self.weights)))
+            self.network.load_state_dict(whole_state(self.network, load_file(self.weights)))
             log |= {part: self.measured(part, self.plan.test_batches) for part in ("valid", "test")}
             for lesion in LESIONS if self.trial.kept else ():
                 with lesioned(self.network, lesion):
@@ -257,8 +254,7 @@ class _Run:
         self.checkpoint.unlink(missing_ok=True)
 
     def _save(self, path: Path, tensors: dict[str, Tensor], facts: dict[str, Any]) -> None:
-        shared = "head.weight" if self.plan.network.kind != "vit" else None  # the embedding, once
-        plain = {k: v.contiguous() for k, v in tensors.items() if k != shared}
+        plain = {name: tensors[name].contiguous() for name, first in first_names(tensors).items() if name == first}
         with replacing(path) as partial:
             save_file(plain, partial, metadata={"headscape": json.dumps(facts)})
 
@@ -281,7 +277,7 @@ class _Run:
         for name in [k for k in tensors if k.startswith("optimizer/")]:
             _, i, what = name.split("/")
             state.setdefault(int(i), {})[what] = tensors.pop(name)
-        self.network.load_state_dict(_whole(self.network, tensors))
+        self.network.load_state_dict(whole_state(self.network, tensors))
         groups = self.optimizer.state_dict()["param_groups"]
         self.optimizer.load_state_dict({"state": state, "param_groups": groups})
         self.scaler.load_state_dict(facts["scaler"])

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from typing import Any, Literal
 
 import numpy as np
@@ -17,6 +17,7 @@ from headscape.collapse.residual import effective_rank, relative_residual
 from headscape.collapse.similarity import ALIKE, attention_entropy, histogram, token_similarities
 from headscape.hopfield.layer import HopfieldAttention
 from headscape.hopfield.networks import Transformer
+from headscape.hopfield.pretrained import Pretrained
 
 __all__ = ["LESIONS", "Lesion", "by_layer", "learned_alphas", "lesioned"]
 
@@ -58,14 +59,16 @@ class _Lesioned(Tap):
         return (flat / flat.sum(dim=-1, keepdim=True)).expand_as(probs)
 
 
-def _layers(network: nn.Module) -> list[str]:
-    return [name for name, module in network.named_modules() if isinstance(module, HopfieldAttention)]
+def _tapped(network: Transformer | Pretrained, tap: Tap) -> AbstractContextManager[None]:
+    if isinstance(network, Pretrained):
+        return tapped(network.network, tap)
+    return tapped(network, tap, [n for n, m in network.named_modules() if isinstance(m, HopfieldAttention)])
 
 
 @contextmanager
-def lesioned(network: Transformer, how: Lesion) -> Iterator[None]:
+def lesioned(network: Transformer | Pretrained, how: Lesion) -> Iterator[None]:
     """Make all attention of a network uniform, or remove its output, for the time of the block."""
-    with tapped(network, _Lesioned(how, network.config.kind != "vit"), _layers(network)):
+    with _tapped(network, _Lesioned(how, network.config.kind != "vit")):
         yield
 
 
@@ -76,7 +79,7 @@ def learned_alphas(network: nn.Module) -> list[list[float]]:
 
 
 @torch.no_grad()
-def by_layer(network: Transformer, inputs: list[Tensor]) -> dict[str, Any]:
+def by_layer(network: Transformer | Pretrained, inputs: list[Tensor]) -> dict[str, Any]:
     """Tokens before layer 1 and after each layer, and attention of each layer and head, over sequences.
 
     Lists by layer: relative residual and effective rank, mean over sequences; of the cosines of pairs of tokens mean,
@@ -88,7 +91,7 @@ def by_layer(network: Transformer, inputs: list[Tensor]) -> dict[str, Any]:
     entropies = _Entropies(causal)
     found: list[dict[str, list[Any]]] = []
     for x in inputs:
-        with tapped(network, entropies, _layers(network)):
+        with _tapped(network, entropies):
             states = network(x).hidden
         found = found or [{"residual": [], "rank": [], "cosines": []} for _ in states]
         for layer, hidden in zip(found, states, strict=True):

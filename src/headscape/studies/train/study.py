@@ -13,11 +13,13 @@ from itertools import product
 from pathlib import Path
 from typing import Any, TypeVar, Unpack
 
+from headscape.attention.bundled import BUNDLED
 from headscape.attention.models import device_of
 from headscape.errors import HeadscapeError, InputError
 from headscape.fingerprints import digest
 from headscape.hopfield.networks import ARMS, Attention, NetworkConfig, Transformer, arm, base_arm
-from headscape.hopfield.presets import Preset, preset
+from headscape.hopfield.presets import PRESETS, Preset, preset
+from headscape.hopfield.pretrained import config_of
 from headscape.hopfield.state import Init
 from headscape.records import save_record
 from headscape.runs import Run
@@ -78,7 +80,9 @@ def train(
     Parameters
     ----------
     name
-        Of `headscape.hopfield.presets.PRESETS`: gpt, vit, xl are small; the others are the paper's sizes.
+        Of `headscape.hopfield.presets.PRESETS`: gpt, vit, xl are small; the others are the paper's sizes. Or a trained
+        language model by name or folder: it is trained further, in the arm `hidden` with an a' that is raised from 0
+        during the first half of the steps.
     out
         A run directory. Every run is kept there with its log and weights; a killed command resumes where it stopped,
         and more arms, rates or seeds can be added later.
@@ -125,7 +129,7 @@ def train(
         if value < 1:
             raise InputError(f"{count} must be at least 1, not {value}")
     attention = _attentions(arms, alpha, alpha_hidden, init)
-    chosen = preset(name)
+    chosen = preset(name) if name in PRESETS or not _is_model(name) else _further(name)
     network = replace(chosen.network, **dict(sizes or {}))
     asked = {"steps": chosen.steps if steps is None else steps, "batch": chosen.batch if batch is None else batch}
     asked |= {"evaluations": evaluations, "patience": patience, "accumulate": accumulate}
@@ -138,13 +142,18 @@ def train(
         raise InputError(
             f"{search_steps} steps to choose a learning rate are too few for {made.evaluations} evaluations"
         )
-    Transformer(replace(network, outputs=1, layers=1))  # sizes that do not fit are refused before anything is read
+    if network.kind != "model":
+        Transformer(replace(network, outputs=1, layers=1))  # sizes that do not fit are refused before anything is read
     data: Data = (
         image_data(images, network)
         if network.kind == "vit"
         else text_data(text, tokenizer, network.tokens, tokenizer_name)
     )
-    made = replace(made, network=replace(network, outputs=data.outputs))
+    if network.kind == "model" and data.outputs > network.outputs:
+        raise InputError(
+            f"the tokenizer has {data.outputs} tokens, {name} {network.outputs}; give its own: --tokenizer {name}"
+        )
+    made = replace(made, network=network if network.kind == "model" else replace(network, outputs=data.outputs))
     shared = asdict(made) | {"alpha": alpha, "alpha_hidden": alpha_hidden, "init": init, "threads": threads}
     settings = {
         **{"kind": "train", "name": name, **shared},
@@ -211,7 +220,17 @@ def _plan(
         augment=augment,
         autocast=autocast,
         device=device_of(device),
+        ramp=steps // 2 if network.kind == "model" else 0,
     )
+
+
+def _is_model(name: str) -> bool:
+    return name in BUNDLED or Path(name).is_dir()
+
+
+def _further(name: str) -> Preset:
+    """A trained language model is trained further: 100 steps of 1,024 tokens."""
+    return Preset(f"{name}, trained further", config_of(name, 256), 4, 100, (5e-5,), 10, weight_decay=0.01)
 
 
 class _Evaluations(Steps):

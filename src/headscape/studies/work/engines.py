@@ -14,7 +14,7 @@ from typing import Any, Literal
 from joblib import Parallel, delayed
 from joblib.externals.loky.process_executor import TerminatedWorkerError
 
-from headscape.errors import HeadscapeError, InputError
+from headscape.errors import HeadscapeError, InputError, about_a_file
 
 __all__ = ["ENGINES", "Engine", "Failure", "LocalEngine", "attempt", "cores", "engine_of", "make_engine"]
 
@@ -48,6 +48,9 @@ def attempt(function: Function, arguments: Sequence[Any]) -> Failure | None:
     except MemoryError:
         return Failure("out of memory; take fewer jobs, tokens, heads or batches")
     except Exception as error:
+        mistake = about_a_file(error) if isinstance(error, OSError) else None
+        if mistake is not None:
+            return Failure(str(mistake), mistake=True)
         if os.environ.get("HEADSCAPE_DEBUG"):
             traceback.print_exc()
         return Failure(f"{type(error).__name__}: {(str(error).splitlines() or [''])[0]}")

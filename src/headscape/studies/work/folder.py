@@ -17,12 +17,12 @@ from pathlib import Path
 from typing import Any
 
 from headscape.errors import InputError
-from headscape.fingerprints import digest
+from headscape.fingerprints import digest, file_hash
 from headscape.locks import locked
 from headscape.records import FORMAT
 from headscape.results import Result
 from headscape.runs import Run
-from headscape.storage import write_json, writes_to
+from headscape.storage import LOCK, write_json, writes_to
 from headscape.studies.work.how import Work
 
 __all__ = ["Folder", "Kept", "kept_studies", "newest", "newest_by_block", "study_folder"]
@@ -79,9 +79,11 @@ def study_folder(
     place = home.resolve() / study
     folder = Folder(study, key, place / key, place / UNITS)
     writes_to(folder.units)
+    if isinstance(run, Run) and run.gap:
+        work.say(run.gap)
     if work.resume and not folder.path.is_dir():
         _refuse_other(home, study, plain)
-    with locked(place / f"{key}.lock", f"the study {study} in {home}", work.say):
+    with locked(place / f"{key}{LOCK}", f"the study {study} in {home}", work.say):
         if not (folder.path / "study.json").is_file():
             write_json(folder.path / "study.json", {"format": FORMAT, "study": study, **plain})
         yield folder
@@ -114,16 +116,30 @@ class Kept:
         """Where it is, with its units."""
         return Folder(self.study, self.path.name, self.path, self.path.parent / UNITS)
 
+    def check(self, run: Run) -> None:
+        """Raise an `InputError` if a batch it read is another one now; batches that are gone or new do not count."""
+        said = self.facts.get("inputs")
+        inputs = said if isinstance(said, dict) else {}
+        for number in run.finished_batches if inputs else ():
+            if inputs.get(f"batch {number}", "") not in ("", file_hash(run.batch_path(number))):
+                raise InputError(
+                    f"the study {self.study} in {run.path} was made of another batch {number} than is there now; run "
+                    f"`headscape {self.study} {run.path}` again"
+                )
+
     @property
     def n_bytes(self) -> int:
         """Size on disk, without the units it shares."""
         return sum(file.stat().st_size for file in self.path.rglob("*") if file.is_file())
 
     def delete(self) -> None:
-        """Remove it, and the units when no other study of its kind is left."""
-        shutil.rmtree(self.path)
-        if not [other for other in self.path.parent.iterdir() if (other / "study.json").is_file()]:
-            shutil.rmtree(self.path.parent / UNITS, ignore_errors=True)
+        """Remove it, and the units when no other study of its kind is left or at work; not while a process writes it."""
+        own = self.path.with_name(f"{self.path.name}{LOCK}")
+        with locked(own, f"the study {self.study}/{self.path.name}", lambda _: None):
+            shutil.rmtree(self.path)
+            others = [*self.path.parent.glob("*/study.json"), *self.path.parent.glob(f"*{LOCK}")]
+            if others == [own]:
+                shutil.rmtree(self.path.parent / UNITS, ignore_errors=True)
 
 
 def kept_studies(run: Run | Path, study: str) -> list[Kept]:
@@ -142,9 +158,12 @@ def kept_studies(run: Run | Path, study: str) -> list[Kept]:
 
 
 def newest(run: Run, study: str) -> Kept | None:
-    """The newest finished study of a kind, None if there is none."""
+    """The newest finished study of a kind, None if there is none; `InputError` if its batches are others now."""
     found = [kept for kept in kept_studies(run, study) if kept.finished is not None]
-    return found[-1] if found else None
+    if not found:
+        return None
+    found[-1].check(run)
+    return found[-1]
 
 
 def newest_by_block(run: Run, study: str) -> list[Kept]:

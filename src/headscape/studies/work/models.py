@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from headscape.captures import Capture
 from headscape.errors import InputError
@@ -14,6 +16,8 @@ if TYPE_CHECKING:
     from headscape.attention.models import Model
 
 __all__ = ["Loader", "models_of"]
+
+ARCHITECTURE = ("family", "task", "n_parameters", "n_kv_heads", "max_tokens")
 
 
 @dataclass(frozen=True)
@@ -36,12 +40,14 @@ class Loader:
         source = run.model_source
         if source is None:
             raise InputError(f"{run.path} was imported: there is no model; capture one for what needs it")
+        if run.meta["model"].get("location") and not Path(source).exists():
+            raise InputError(f"the model of {run.path} is not at {source} any more; put it back, or capture again")
         model = self.load(source, str(run.meta["model"].get("dtype", "float32")), random_init)
         captured = run.meta["model"].get("fingerprint")
         if random_init is None and captured is not None and model.fingerprint != captured:
             raise InputError(
-                f"{source} is not the model that {run.path} was captured from: its weights have SHA-256 "
-                f"{model.fingerprint[:12]}..., the run's {str(captured)[:12]}...; capture again, or put the old ones back"
+                f"{source} is not the model that {run.path} was captured from: {_difference(run.meta['model'], model)}; "
+                "capture again, or put the old one back"
             )
         return model
 
@@ -61,6 +67,17 @@ class Loader:
         except InputError as error:
             self.say(f"{without}: {error}")
             return None
+
+
+def _difference(was: Mapping[str, Any], model: Model) -> str:
+    """What is different about a model now: facts of its architecture, else only its weights."""
+    facts = [name for name in ARCHITECTURE if name in was and was[name] != getattr(model, name)]
+    if facts:
+        return ", ".join(f"{name} is {getattr(model, name)} and was {was[name]}" for name in facts)
+    return (
+        f"the same architecture with other weights (SHA-256 {model.fingerprint[:12]}..., the run's "
+        f"{str(was['fingerprint'])[:12]}...)"
+    )
 
 
 def models_of(

@@ -1,0 +1,147 @@
+"""Write the tables of docs/prune.md from the result files of scripts/prune_rivals.py.
+
+    python scripts/prune_page.py [--check]
+
+Costs are means over the inputs that a method was judged on, with Student's interval; differences to `novelty` are paired
+by input. `--check` only says whether the page is up to date.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from headscape.intervals import Interval, mean_interval
+
+ROOT = Path(__file__).resolve().parent.parent
+PAGE, RESULTS = ROOT / "docs" / "prune.md", ROOT / "docs" / "results" / "prune"
+START, END = "<!-- tables: scripts/prune_page.py -->\n", "<!-- end of tables -->\n"
+NAMES = {
+    "novelty": "`novelty`, linear (the default)",
+    "michel": "gradient importance (Michel et al. 2019)",
+    "michel + linear": "the same, linear compensation",
+    "flap": "FLAP (An et al. 2024)",
+    "slimgpt": "SlimGPT (Ling et al. 2024)",
+    "slimllm": "SlimLLM (Guo et al. 2025)",
+    "wanda": "Wanda-style (Sun et al. 2024)",
+    "depth": "late layers first",
+    "l1_top": "`l1_top`, the source paper's",
+    "l1_all": "`l1_all`",
+    "attention_entropy": "`attention_entropy`",
+    "random 0 + linear": "random, linear compensation",
+}
+
+
+def main() -> None:
+    page = PAGE.read_text(encoding="utf-8")
+    before, _, rest = page.partition(START)
+    _, _, after = rest.partition(END)
+    files = [json.loads(file.read_text(encoding="utf-8")) for file in sorted(RESULTS.glob("*.json"))]
+    made = before + START + "".join(section(found) for found in files) + END + after
+    if "--check" in sys.argv:
+        sys.exit(0 if made == page else f"{PAGE.name} is not what its result files say; run scripts/prune_page.py")
+    PAGE.write_text(made, encoding="utf-8")
+
+
+def section(found: dict[str, Any]) -> str:
+    main_ability = next(iter(found["intact"]))
+    unit = "1 - rank correlation, in percent" if main_ability == "similarity" else "rise of the loss in percent"
+    methods = found["methods"]
+    shares = sorted({share for rows in methods.values() for share in rows}, key=int)
+    facts, what = found["facts"], "sentence pairs" if main_ability == "similarity" else "windows"
+    lines = [f"### {found['model']}", ""]
+    fitted = f"calibrated on {facts['ranked'] + facts.get('calibrated_on', 0)} windows of text"
+    fitted += f" and {facts['repeats']} that repeat their first half" if facts.get("repeats") else ""
+    lines += [f"{found['heads']} heads, {fitted}, judged on other {what}; {unit} [95 % interval over n {what}].", ""]
+    lines += [
+        f"| heads removed | {' | '.join(f'{share} %' for share in shares)} | n |",
+        "|---" * (len(shares) + 2) + "|",
+    ]
+    rows = {name: [cost(found, name, share, main_ability) for share in shares] for name in grouped(methods)}
+    order = sorted(rows, key=lambda name: np.nanmean([cell.value if cell else np.nan for cell in rows[name]]))
+    for name in order:
+        n = sorted({cell.n for cell in rows[name] if cell})
+        label = NAMES.get(name, "random, three draws" if name == "random" else name)
+        lines.append(f"| {label} | {' | '.join(map(shown, rows[name]))} | {'-'.join(map(str, n))} |")
+    lines += ["", *behind(found, shares, main_ability), *abilities(found, shares, main_ability)]
+    return "\n".join([*lines, ""]) + "\n"
+
+
+def grouped(methods: dict[str, Any]) -> list[str]:
+    """Names of the methods; draws of a random choice are one."""
+    return list(dict.fromkeys("random" if name in ("random 0", "random 1", "random 2") else name for name in methods))
+
+
+def values(found: dict[str, Any], name: str, share: str, ability: str) -> dict[str, np.ndarray]:
+    """Losses by input, mean over random draws, of inputs that all draws have."""
+    several = [f"random {i}" for i in range(3)] if name == "random" else [name]
+    known = [found["methods"].get(one, {}).get(share, {}).get("losses", {}).get(ability, {}) for one in several]
+    known = [one for one in known if one]
+    keys = [key for key in (known[0] if known else {}) if all(key in one for one in known)]
+    return {key: np.mean([one[key] for one in known], axis=0) for key in keys}
+
+
+def cost(found: dict[str, Any], name: str, share: str, ability: str, rival: str | None = None) -> Interval | None:
+    """Mean cost, or mean difference to a rival; None where it was not measured."""
+    own = values(found, name, share, ability)
+    other = found["intact"][ability] if rival is None else values(found, rival, share, ability)
+    keys = [key for key in own if key in other]
+    if not keys:
+        return None
+    if ability == "similarity" and rival is None:
+        return mean_interval(np.concatenate([own[key] for key in keys])).scaled(100)
+    intact = np.mean(np.concatenate([found["intact"][ability][key] for key in keys]))
+    scale = 1.0 if ability == "similarity" else intact
+    return mean_interval(np.concatenate([own[key] - np.array(other[key]) for key in keys]) / scale).scaled(100)
+
+
+def shown(cell: Interval | None) -> str:
+    if cell is None:
+        return "-"
+    digits = 2 if abs(cell.value) < 10 else 1
+    ends = f" [{cell.low:.{digits}f}, {cell.high:.{digits}f}]" if cell.known else ""
+    return f"{cell.value:+.{digits}f}{ends}"
+
+
+def behind(found: dict[str, Any], shares: list[str], ability: str) -> list[str]:
+    """Where a rival is not surely behind, paired by input."""
+    open_cases, beaten = [], []
+    for name in grouped(found["methods"]):
+        for share in shares:
+            difference = None if name == "novelty" else cost(found, "novelty", share, ability, rival=name)
+            if difference is not None and difference.known:
+                (beaten if difference.high < 0 else open_cases).append((name, share, difference))
+    if not beaten and not open_cases:
+        return []
+    total = len(beaten) + len(open_cases)
+    text = f"`novelty` is surely ahead in {len(beaten)} of {total} comparisons (paired by input, 95 %)."
+    worse = [f"{NAMES.get(n, n)} at {s} % ({shown(d)})" for n, s, d in open_cases]
+    return [text + (f" Not surely: {'; '.join(worse)}." if worse else ""), ""]
+
+
+def abilities(found: dict[str, Any], shares: list[str], main_ability: str) -> list[str]:
+    """Losses of the other abilities, in nats above the intact model."""
+    others = [name for name in found["intact"] if name != main_ability]
+    if not others:
+        return []
+    lines = ["Loss of other abilities, in nats above intact:", ""]
+    lines += [
+        f"| ability, method | intact | {' | '.join(f'{share} %' for share in shares)} |",
+        "|---" * (len(shares) + 2) + "|",
+    ]
+    for ability in others:
+        intact = np.mean(np.concatenate([np.array(v) for v in found["intact"][ability].values()]))
+        for name in grouped(found["methods"]):
+            cells = [cost(found, name, share, ability) for share in shares]
+            nats = [None if c is None else c.scaled(intact / 100) for c in cells]
+            if any(nats):
+                lines.append(f"| {ability}, {name} | {intact:.3g} | {' | '.join(map(shown, nats))} |")
+    return [*lines, ""]
+
+
+if __name__ == "__main__":
+    main()

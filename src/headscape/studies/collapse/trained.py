@@ -1,0 +1,144 @@
+"""Collapse in a network that `headscape train` trained: any arm, at any evaluation."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any, Unpack
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+from headscape.attention.tapping import tapped
+from headscape.attention.taps import AttentionCall, Tap
+from headscape.attention.threads import torch_threads
+from headscape.collapse.residual import roundoff
+from headscape.collapse.similarity import attention_entropy
+from headscape.errors import InputError
+from headscape.fingerprints import file_hash
+from headscape.hopfield.layer import HopfieldAttention
+from headscape.hopfield.networks import Transformer
+from headscape.hopfield.trained import Trained, find_trained
+from headscape.runs import Run
+from headscape.storage import read_arrays, write_arrays
+from headscape.studies.collapse.measures import measures
+from headscape.studies.collapse.result import CollapseResult
+from headscape.studies.collapse.tables import summary_of_units
+from headscape.studies.work.folder import study_folder
+from headscape.studies.work.how import How, Work
+from headscape.studies.work.units import run_units
+from headscape.tensor import HeadId
+
+__all__ = ["collapse_trained", "is_training_run"]
+
+VARIANTS = ("standard", "shuffled", "random")
+BLOCK = "blocks"
+NOTE = "Of a network trained by `headscape train`: its attention is that of its arm, and no bound was computed."
+
+
+def is_training_run(path: str | Path) -> bool:
+    """Whether a folder is a run of `headscape train`."""
+    return (Path(path) / "run.json").is_file() and Run.open(path).meta.get("config", {}).get("kind") == "train"
+
+
+def collapse_trained(
+    run: str | Path,
+    *,
+    arm: str = "standard",
+    seed: int | None = None,
+    step: int | None = None,
+    batches: int = 8,
+    random_state: int = 0,
+    **how: Unpack[How],
+) -> CollapseResult:
+    """Measure collapse by layer in a trained network, beside shuffled inputs and the same network before training.
+
+    Parameters
+    ----------
+    run
+        Of `headscape train`.
+    arm, seed, step
+        Which of its networks, and after how many steps; by default the first seed, and the weights judged.
+    batches
+        How many windows or images of the validation part.
+    how
+        jobs, engine, threads, resume, progress, say: see `headscape.studies.work.how.How`.
+
+    Raises an `InputError` where the run has no such network, with those it has.
+    """
+    opened, work = Run.open(run), Work.of(**how)
+    found = find_trained(opened.path, opened.meta["config"], arm, seed, step)
+    if found.config.kind == "model":
+        raise InputError("this is a trained model: convert and capture it, then measure that run")
+    settings = {"arm": arm, "network seed": found.seed, "step": step, "batches": batches, "seed": random_state}
+    inputs = {"weights": file_hash(found.weights)}
+    with work.started(opened.path), study_folder(opened, CollapseResult.study, settings, inputs, work) as folder:
+        facts = asdict(found.attention), inputs["weights"], batches, random_state
+        threads = work.threads if work.engine.apart else work.asked_threads
+        paths = {name: folder.unit(f"{name}-{arm.replace(' ', '_')}", *facts) for name in VARIANTS}
+        units = {name: (path, found, name, batches, random_state, threads) for name, path in paths.items()}
+        run_units(measure_trained, units, work, work.stage("measuring", len(units)))
+        measured = {}
+        for name, path in paths.items():
+            arrays = read_arrays(path)[0]
+            measured[name] = [{key: array[i] for key, array in arrays.items()} for i in range(batches)]
+        heads = [HeadId(BLOCK, n, h) for n in range(found.config.layers) for h in range(found.config.heads)]
+        result = summary_of_units(
+            heads, measured, [NOTE], settings | {"block": BLOCK, "alpha_hidden": 0.0}, _causal(found)
+        )
+        folder.save(result)
+    return result
+
+
+def _causal(found: Trained) -> bool:
+    return found.config.kind != "vit"
+
+
+def measure_trained(path: Path, found: Trained, variant: str, batches: int, seed: int, threads: int | None) -> None:
+    """The unit of work: all inputs in one variant; every measure stacked over them."""
+    rng = np.random.default_rng(seed)
+    network = found.untrained(found.seed + 1_000_003) if variant == "random" else found.network()
+    assert isinstance(network, Transformer)
+    rows = []
+    with torch_threads(threads):
+        for x in found.inputs(batches):
+            shown = _shuffled(x, found, rng) if variant == "shuffled" else x
+            rows.append(_looked(network.double(), shown, _causal(found)))
+    write_arrays(path, {name: np.stack([row[name] for row in rows]) for name in rows[0]})
+
+
+@torch.no_grad()
+def _looked(network: Transformer, x: Tensor, causal: bool) -> Mapping[str, npt.NDArray[Any]]:
+    watch = _Entropies(causal)
+    names = [name for name, module in network.named_modules() if isinstance(module, HopfieldAttention)]
+    with tapped(network, watch, names):
+        states = network(x if causal else x.double()).hidden
+    labels = x[0].numpy() if causal else None
+    found = measures(np.stack([state[0].numpy() for state in states]), labels, dict(enumerate(watch.found)))
+    return found | {"floor": np.array(roundoff())}
+
+
+class _Entropies(Tap):
+    blockwise = False
+
+    def __init__(self, causal: bool) -> None:
+        self.causal = causal
+        self.found: list[npt.NDArray[Any]] = []
+
+    def probs(self, call: AttentionCall, probs: Tensor) -> Tensor:
+        present = np.tri(*probs.shape[-2:]) if self.causal else None
+        self.found.append(attention_entropy(probs[0].numpy(), present))
+        return probs
+
+
+def _shuffled(x: Tensor, found: Trained, rng: np.random.Generator) -> Tensor:
+    """The tokens of a window, or the patches of an image, in another order."""
+    if found.config.kind != "vit":
+        return x[:, rng.permutation(x.shape[1])]
+    side = found.config.patch
+    grid = x[0].unfold(1, side, side).unfold(2, side, side).permute(1, 2, 0, 3, 4)
+    mixed = grid.flatten(0, 1)[rng.permutation(grid.shape[0] * grid.shape[1])].reshape(grid.shape)
+    return mixed.permute(2, 0, 3, 1, 4).reshape(x.shape)

@@ -1,0 +1,92 @@
+"""Abilities are judged on completions that the context gives away, beside the same completions after other contexts."""
+
+import numpy as np
+import pytest
+import torch
+
+import headscape as hs
+from headscape.attention.loss import task_loss
+from headscape.pruning.abilities import abilities_of, read_tasks, repeats, task_ability
+from tiny import Letters
+from zoo import make
+
+
+class Words(Letters):
+    """A word is a token; what separates words is none."""
+
+    def encode(self, text, add_special_tokens=True, verbose=True):
+        return [10 + sum(map(ord, word)) % 80 for word in text.split()]
+
+
+@pytest.fixture(scope="module")
+def model():
+    return hs.wrap_module(make("llama"), tokenizer=Words())
+
+
+@pytest.fixture(scope="module")
+def windows():
+    return [np.random.default_rng(i).integers(10, 90, 96) for i in range(4)]
+
+
+def test_the_second_half_is_judged_and_the_control_differs_in_the_first_alone(model, windows):
+    found = abilities_of(model, windows)
+    assert list(found) == ["copy.random", "copy.text", "retrieval"]
+    for name in ("copy.random", "copy.text"):
+        for task, control in zip(found[name].tasks, found[name].control, strict=True):
+            ids, other = task.arguments["input_ids"][0], control.arguments["input_ids"][0]
+            assert (ids[:48] == ids[48:]).all() and (ids[48:] == other[48:]).all() and (ids[:48] != other[:48]).any()
+            assert task.spans == control.spans == ((49, 96),)
+    assert (found["copy.text"].tasks[0].arguments["input_ids"][0, :48].numpy() == windows[0][:48]).all()
+
+
+def test_facts_are_asked_for_at_several_distances(model, windows):
+    found = abilities_of(model, windows)["retrieval"]
+    for task, control in zip(found.tasks, found.control, strict=True):
+        ids, other = (one.arguments["input_ids"][0].tolist() for one in (task, control))
+        distances = []
+        for start, stop in task.spans:
+            statement = ids[start - 3 : stop]  # NAME lives in PLACE
+            stated = [i for i in range(start - 3) if ids[i : i + 3] == statement[:3]]
+            assert len(stated) == 1 and ids[stated[0] + 3] != 0
+            distances.append(start - 3 - stated[0])
+        assert distances[0] == max(distances) and len(set(distances)) > 1
+        assert ids[task.spans[0][0] - 3 :] == other[control.spans[0][0] - 3 :] and ids != other
+    assert "retrieval" not in abilities_of(model, [w[:20] for w in windows])  # no room for facts
+
+
+def test_a_loss_for_every_span_alone(model, windows):
+    task = abilities_of(model, windows)["retrieval"].tasks[0]
+    with torch.no_grad():
+        values, right = task_loss(model, task)
+        logits = model.module(**task.arguments).logits[0].log_softmax(-1)
+    ids = task.arguments["input_ids"][0]
+    expected = [-logits[torch.arange(a - 1, b - 1), ids[a:b]].mean().item() for a, b in task.spans]
+    np.testing.assert_allclose(values, expected, rtol=1e-5)
+    assert right.dtype == torch.bool and len(right) == len(task.spans)
+
+
+def test_repeats_to_calibrate_on_are_others_than_those_judged(model, windows):
+    found = repeats(model, windows, 4, seed=0)
+    judged = {t.arguments["input_ids"].numpy().tobytes() for t in abilities_of(model, windows)["copy.random"].tasks}
+    assert len(found) == 4 and not {s.arguments["input_ids"].numpy().tobytes() for s in found} & judged
+    assert (found[1].stored["input_ids"][:48] == windows[0][:48]).all()  # every second one is of text
+
+
+def test_a_task_of_ones_own(model, tmp_path):
+    file = tmp_path / "task.jsonl"
+    file.write_text(
+        '{"prompt": "two plus two is", "completion": "four"}\n\n{"prompt": "sea", "completion": "shore line"}\n'
+    )
+    rows = read_tasks(file)
+    found = task_ability(model, rows)
+    assert [task.spans for task in found.tasks] == [((4, 5),), ((1, 3),)]
+    assert [task.spans for task in found.control] == [((1, 2),), ((4, 6),)]  # after the prompt of the next row
+    file.write_text("no json")
+    with pytest.raises(hs.InputError, match=r"task\.jsonl, line 1: not of the form"):
+        read_tasks(file)
+    with pytest.raises(hs.InputError, match="no file"):
+        read_tasks(tmp_path / "none.jsonl")
+    with pytest.raises(hs.InputError, match="empty prompt or completion"):
+        task_ability(model, [("a", "")])
+    with pytest.raises(hs.InputError, match="for a model that predicts text"):
+        task_ability(hs.wrap_module(make("bert"), tokenizer=Words()), rows)

@@ -1,0 +1,118 @@
+"""GGUF files of architecture deci: opened again by headscape, and run by an unmodified llama.cpp."""
+
+import json
+
+import numpy as np
+import pytest
+import torch
+
+import headscape as hs
+from exported import model_of, relative
+from headscape.attention.convert import fields_of
+from headscape.attention.samples import samples_of
+from headscape.pruning.compensation import fit_compensation, moments_on, without_heads
+from headscape.pruning.export import export_pruned
+from headscape.pruning.llamacpp import origin_of
+from prunable import JUDGE, reader
+
+GROUPS = [(0, h) for h in (3, 4, 5)] + [(1, h) for h in range(3)]
+
+
+@pytest.fixture(autouse=True)
+def own_cache(tmp_path, monkeypatch):
+    monkeypatch.setattr("headscape.attention.bundled.cache_folder", lambda: tmp_path / "cache")
+
+
+def test_every_layer_says_its_own_heads_and_the_file_opens_again(tmp_path):
+    model = model_of("llama-nine")
+    report = export_pruned(model, [*GROUPS, (1, 3)], tmp_path / "small.gguf", recipe={"study": "abc"})
+    said = fields_of(report.path)
+    assert said["general.architecture"] == "deci"
+    assert said["deci.attention.head_count"] == [6, 6] and said["deci.attention.head_count_kv"] == [2, 2]
+    assert report.zeroed == (hs.HeadId("decoder", 1, 3),)  # its group keeps two others and must stay even
+    assert report.kv_bytes.change == pytest.approx(-1 / 3) and report.bytes.after < report.bytes.before
+    assert origin_of(report.path)["study"] == "abc" and origin_of(report.path)["kind"] == "gguf"
+    opened = hs.load_model(report.path, device="cpu")
+    assert [site.n_heads for site in opened.sites] == [6, 6]  # as many in both layers, so a plain Llama
+    opened.tokenizer = model.tokenizer
+    ids = torch.arange(10, 30)[None]
+    with torch.no_grad(), hs.ablate(model, [*GROUPS, (1, 3)]):
+        assert relative(opened.module(ids).logits, model.module(ids).logits) < 2e-3
+    before = report.path.read_bytes()
+    export_pruned(model, [*GROUPS, (1, 3)], report.path, recipe={"study": "abc"})  # accepted, left alone
+    with pytest.raises(hs.InputError, match="exists and is a file of something else"):
+        export_pruned(model, GROUPS, report.path)
+    assert report.path.read_bytes() == before and sorted(p.name for p in tmp_path.iterdir()) == ["cache", "small.gguf"]
+
+
+@pytest.mark.parametrize(("numbers", "close"), [("q8_0", 0.05), ("q4_1", 0.6)])
+def test_fewer_bits_are_smaller_and_near(tmp_path, numbers, close):
+    model = model_of("llama")  # rows of 32
+    heads = [(0, 0), (0, 1)]
+    sizes = [export_pruned(model, heads, tmp_path / f"{n}.gguf", numbers=n).bytes.after for n in ("f16", numbers)]
+    assert sizes[1] < sizes[0]
+    opened = hs.load_model(tmp_path / f"{numbers}.gguf", device="cpu")
+    ids = torch.arange(10, 50)[None]
+    with torch.no_grad(), hs.ablate(model, heads):
+        assert 0 < relative(opened.module(ids).logits, model.module(ids).logits) < close
+
+
+def test_compensation_and_tokenizer_are_kept(tmp_path):
+    model = reader(tmp_path / "model")
+    samples = [torch.tensor([model.tokenizer.encode(JUDGE[0])])]
+    fitted = fit_compensation(
+        model, {model.sites[0].name: [0, 1]}, moments_on(model, samples_of(model, JUDGE, 12)[0]), "linear"
+    )
+    export_pruned(model, [(0, 0), (0, 1)], tmp_path / "small.gguf", fitted=fitted)
+    opened = hs.load_model(tmp_path / "small.gguf", device="cpu")
+    with torch.no_grad():
+        with without_heads(model, fitted):
+            expected = model.module(samples[0]).logits
+        assert relative(opened.module(samples[0]).logits, expected) < 2e-3
+        with hs.ablate(model, [(0, 0), (0, 1)]):
+            assert relative(model.module(samples[0]).logits, expected) > 1e-2  # the compensation matters
+
+
+def test_an_intact_model_and_what_is_refused(tmp_path):
+    model = model_of("llama-nine")
+    report = export_pruned(model, [], tmp_path / "whole.gguf")
+    assert report.parameters.change == 0 and report.kv_bytes.change == 0 and "small share" not in str(report)
+    for name in ("gpt2", "gemma3", "bert"):
+        with pytest.raises(hs.InputError, match="GGUF files are written for Llama-type models"):
+            export_pruned(model_of(name), [(0, 0)], tmp_path / "other.gguf")
+    assert not (tmp_path / "other.gguf").exists()
+
+
+@pytest.mark.models
+def test_smollm2_without_a_fifth_of_its_groups_generates_in_llama_cpp(load, tmp_path):
+    xllamacpp = pytest.importorskip("xllamacpp", reason="the wheel xllamacpp (llama.cpp) is not installed")
+    model = load("smollm2-135m")
+    rng = np.random.default_rng(0)
+    groups = [(layer, g) for layer in range(30) for g in range(3)]
+    gone = [groups[i] for i in rng.permutation(90) if groups[i][0] > 2][:18]
+    heads = [(layer, 3 * g + h) for layer, g in gone for h in range(3)]
+    means = hs.mean_outputs(model, [hs.sample_text("rank")], tokens=128, batches=4)
+    report = export_pruned(model, heads, tmp_path / "small.gguf", means=means)
+    assert report.kv_bytes.change == pytest.approx(-0.2)
+    params = xllamacpp.CommonParams()
+    params.model.path, params.n_ctx, params.n_parallel, params.warmup = str(report.path), 256, 1, False
+    params.cpuparams.n_threads = params.cpuparams_batch.n_threads = 1
+    ids = model.tokenizer.encode("The capital of France is Paris. The capital of Germany is")
+    request = {"prompt": ids, "n_predict": 8, "temperature": 0.0, "n_probs": 20, "post_sampling_probs": False}
+    answer = xllamacpp.Server(params).handle_completions(request)
+    answer = json.loads(answer) if isinstance(answer, (str, bytes)) else answer
+    with torch.no_grad(), hs.ablate(model, heads, "mean", means=means):
+        ours = model.module(torch.tensor([ids])).logits[0, -1].log_softmax(-1)
+        rows = model.module.generate(torch.tensor([ids]), max_new_tokens=8, do_sample=False, pad_token_id=0)
+    theirs = first_probabilities(answer)
+    found = np.array([[logprob, ours[token].item()] for token, logprob in theirs.items()])
+    assert len(found) >= 10 and np.abs(found[:, 0] - found[:, 1]).max() < 0.05
+    text = model.tokenizer.decode(rows[0, len(ids) :])
+    assert str(answer).count(text[:8].strip().split()[0])
+
+
+def first_probabilities(answer):
+    """Log probabilities of the likeliest first tokens by their number."""
+    choice = answer["choices"][0] if "choices" in answer else answer
+    some = choice.get("logprobs", choice).get("content") or choice["completion_probabilities"]
+    return {row["id"]: row["logprob"] for row in some[0]["top_logprobs"]}

@@ -1,0 +1,53 @@
+"""A trained model, trained further with and without a hidden state."""
+
+import json
+
+import pytest
+import torch
+import transformers as T
+from safetensors.torch import load_file
+
+from headscape.errors import InputError
+from headscape.hopfield.networks import arm
+from headscape.hopfield.pretrained import Pretrained, config_of
+from headscape.hopfield.trained import find_trained
+from headscape.runs import Run
+from headscape.studies.train import train
+from zoo import SMALL
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    torch.manual_seed(0)
+    path = tmp_path_factory.mktemp("model") / "llama"
+    config = T.LlamaConfig(**SMALL | {"vocab_size": 256}, num_key_value_heads=2, tie_word_embeddings=True)
+    T.LlamaForCausalLM(config).save_pretrained(path)
+    return path
+
+
+def test_it_starts_from_the_model_and_raises_the_hidden_state(folder):
+    config = config_of(str(folder), 16)
+    assert (config.layers, config.heads, config.dim, config.outputs) == (2, 4, 32, 256)
+    ids = torch.randint(0, 256, (2, 16))
+    own = T.LlamaForCausalLM.from_pretrained(folder).eval()(ids).logits
+    network = Pretrained(config, arm("hidden", init="first")).eval()
+    changed = network(ids)
+    assert len(changed.hidden) == 3 and (changed.logits - own).abs().max() > 1e-4
+    network.share = 0.0
+    torch.testing.assert_close(network(ids).logits, own, atol=1e-5, rtol=1e-5)
+    with pytest.raises(InputError, match="arms standard, hidden, longer"):
+        Pretrained(config, arm("both"))
+
+
+def test_the_comparison(folder, text, tmp_path):
+    options = {"sizes": {"tokens": 16}, "arms": ["standard", "hidden"], "seeds": 2, "steps": 6, "evaluations": 2}
+    result = train(str(folder), tmp_path / "run", text=text, rates=[1e-2], **options)
+    assert result.settings["ramp"] == 3 and list(result.baselines)[-1] == "trigram"
+    assert result.trials["removed"].notna().all() and result.layers["layer"].max() == 2
+    units = tmp_path / "run" / "train" / "units"
+    log = json.loads(next(units.glob("hidden*seed1-*.json")).read_text())
+    assert log["curve"][-1]["loss"] < log["curve"][0]["loss"]
+    found = find_trained(tmp_path / "run", Run.open(tmp_path / "run").meta["config"], "hidden", 1, None)
+    network, stored = found.network(), load_file(found.weights)
+    assert torch.equal(network.network.lm_head.weight, stored["network.model.embed_tokens.weight"])
+    assert not list(units.glob("*-step*"))  # a model is large: its best weights are kept, not those of every evaluation
