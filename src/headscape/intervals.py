@@ -82,7 +82,7 @@ def mean_interval(values: npt.ArrayLike) -> Interval:
     x = x[~np.isnan(x)]
     if len(x) == 0:
         return Interval(NAN, n=0, why="no input")
-    return _about(float(x.mean()), x)
+    return _about(float(x.mean()), x, skewed=bool((x > 0).all() or (x < 0).all()))
 
 
 def another(values: npt.ArrayLike) -> Interval:
@@ -113,10 +113,10 @@ def of_draws(value: float, draws: npt.ArrayLike, n: int) -> Interval:
 def jackknife(statistic: Callable[[npt.NDArray[np.intp]], float], n: int) -> Interval:
     """A smooth statistic of n independent inputs, with Student's interval over its jackknife values.
 
-    `statistic` takes the indices of the inputs to use. Of a mean this is `mean_interval`; it also serves ratios of
+    `statistic` takes the indices of the inputs to use. Of a mean this is Student's interval; it also serves ratios of
     means, correlations, and means over pairs of inputs. Not for medians or extremes, which are not smooth.
 
-    >>> x = np.array([1.0, 2.0, 3.0])
+    >>> x = np.array([-1.0, 2.0, 3.0])
     >>> jackknife(lambda chosen: x[chosen].mean(), 3) == mean_interval(x)
     True
     """
@@ -127,7 +127,7 @@ def jackknife(statistic: Callable[[npt.NDArray[np.intp]], float], n: int) -> Int
     without = np.array([statistic(np.delete(every, i)) for i in every])
     if not np.isfinite(without).all():
         return Interval(whole, n=n, why=TOO_FEW)
-    return _about(whole, n * whole - (n - 1) * without)
+    return _about(whole, n * whole - (n - 1) * without, skewed=False)
 
 
 @cache
@@ -141,14 +141,14 @@ def _reach(x: npt.NDArray[np.float64]) -> float:
     return float(_quantile(len(x)) * x.std(ddof=1) / np.sqrt(len(x)))
 
 
-def _about(value: float, x: npt.NDArray[np.float64]) -> Interval:
-    """The interval of a mean of x, about an estimate of it."""
+def _about(value: float, x: npt.NDArray[np.float64], skewed: bool) -> Interval:
+    """The interval of a mean of x, about an estimate of it; x of one sign may be skewed."""
     n = len(x)
     if n < 2 or not np.isfinite(value) or not np.isfinite(x).all():
         return Interval(value, n=n)
     reach = _reach(x)
     low, high = value - reach, value + reach
-    if (x > 0).all() or (x < 0).all():
+    if skewed:
         logs = np.log(np.abs(x))
         variance = float(logs.var(ddof=1))
         if variance > DECADES**2 and n < ENOUGH:

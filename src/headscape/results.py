@@ -23,11 +23,11 @@ FigureKind = Literal[
     "head_matrix",  # values (n_head, n_head); order (n_head,): a symmetric matrix of heads in tree order
     "head_tree",  # labels (n_level, n_head); order (n_head,); names {"level:folder": name}: the tree of heads
     "head_grid",  # score: name of a column of `to_frame()`: layer x head, any score can be chosen
-    "lines",  # series: list of {name, x, y, low?, high?, dash?}
-    "scatter",  # x, y, names?, group?
+    "lines",  # series: list of {name, x, y, low?, high?, dash?, colour? (number of a colour)}
+    "scatter",  # x, y, names?, group?; lines?: list of {name, x, y}, references such as a diagonal
     "bars",  # names, values, low?, high?, group?
     "heatmap",  # values (n_row, n_column); rows?, columns?; centre? for a diverging palette
-    "violins",  # groups: list of {name, values, side?}
+    "violins",  # groups: list of {name, values, side?, label? (of the side, in the legend)}
     "maps",  # panels: list of {name, values (n_query, n_key), query_tokens, key_tokens, high? (of a shared scale)}
     "frames",  # frames (names), panels: list of {name, x, y ((n,) or (n_frame, n)), grid?}, names, group (n_frame, n)
     "table",  # columns: list of str; rows: list of list

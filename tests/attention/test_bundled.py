@@ -6,7 +6,7 @@ import pytest
 
 import headscape as hs
 from headscape.attention import bundled
-from headscape.attention.bundled import Bundled, Package
+from headscape.attention.bundled import BUNDLED, Bundled, Package
 
 
 @pytest.fixture
@@ -90,3 +90,17 @@ def test_every_pinned_hash_is_a_sha256():
     for model in bundled.BUNDLED.values():
         for package in model.packages:
             assert len(bytes.fromhex(package.sha256)) == 32
+
+
+def test_a_bundled_model_says_how_much_of_it_is_rounding(load):
+    """4-bit weights: what the list says is what the weights show."""
+    from headscape.statistics.spectra import rounding_variance
+
+    model = load("smollm2-135m")
+    layers = [p.detach().numpy() for name, p in model.module.named_parameters() if ".layers.0." in name and p.ndim == 2]
+    share = sum(rounding_variance(W) * W.size for W in layers) / sum(
+        float((W.astype(float) ** 2).sum()) for W in layers
+    )
+    assert f"{share:.1%}".replace("%", " %") in BUNDLED["smollm2-135m"].quantized
+    assert model.describe()["quantized"] == BUNDLED["smollm2-135m"].quantized
+    assert not BUNDLED["minilm-l6"].quantized

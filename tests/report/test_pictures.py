@@ -1,8 +1,10 @@
 """Figures as data for the page."""
 
 import numpy as np
+import pytest
 
 from fakes import pixels
+from headscape.report.marks import shapes
 from headscape.report.pictures import picture as picture_of
 from headscape.results import FigureSpec
 
@@ -14,7 +16,7 @@ def test_entries_that_are_not_there_are_pale_in_a_signed_map():
         None,
     )
     grey = pixels(drawn["panels"][0]["png"])
-    assert (grey[np.triu_indices(6, 1)] == 0).all()
+    assert (grey[np.triu_indices(6, 1)] == 128).all()  # the middle, which is pale
     assert grey[0, 0] == 0 and grey[5, 5] == 255 and grey[3, 0] == round(255 * (values[3, 0] + 1) / 2)
 
 
@@ -23,3 +25,38 @@ def test_half_violins_at_the_ends_are_not_cut():
     drawn = picture_of(FigureSpec(id="v", title="V", kind="violins", data={"groups": groups}, read="Look."), None)
     low, high = drawn["layout"]["xaxis"]["range"]
     assert low <= -0.5 and high >= 2.5
+
+
+def test_violins_show_a_mode_at_the_edge_and_print_their_statistics():
+    """5 % of the values at exactly 1, as aligned tokens have; a smooth density would draw them at a tenth."""
+    values = np.concatenate([np.full(50, 1.0), np.linspace(-0.5, 0.9, 950)])
+    spec = FigureSpec(
+        id="v", title="V", kind="violins", data={"groups": [{"name": "a", "values": values}]}, read="Look."
+    )
+    (shape,) = shapes(spec)
+    assert shape.width[-1] == 1 and shape.width[:-2].max() < 0.7
+    assert shape.statistics["mode"] > 0.98
+    assert shape.statistics["median"] == np.median(values) and shape.statistics["mean"] == pytest.approx(values.mean())
+    drawn = picture_of(spec, None)
+    text = drawn["layout"]["xaxis"]["ticktext"][0]
+    assert all(f"{name} {value:.3g}" in text for name, value in shape.statistics.items())
+    assert [trace["name"] for trace in drawn["traces"]] == ["", "mode", "median", "mean"]
+
+
+def test_sides_of_violins_have_a_legend_and_empty_groups_no_statistics():
+    groups = [{"name": "L1", "values": [0.0, 1.0], "side": side, "label": side} for side in ("left", "right")]
+    groups.append({"name": "L2", "values": [np.nan]})
+    drawn = picture_of(FigureSpec(id="v", title="V", kind="violins", data={"groups": groups}, read="Look."), None)
+    assert [t["name"] for t in drawn["traces"] if t.get("showlegend") is True] == ["left", "right"]
+
+
+def test_compared_maps_share_one_scale_and_signed_ones_have_0_in_the_middle():
+    weak, strong = np.full((2, 2), 0.25), np.array([[1.0, 0.25], [0.0, 0.5]])
+    panels = [{"name": "a", "values": weak, "high": 1.0}, {"name": "b", "values": strong, "high": 1.0}]
+    panels.append({"name": "b - a", "values": strong - weak})
+    drawn = picture_of(FigureSpec(id="m", title="M", kind="maps", data={"panels": panels}, read="Look."), None)[
+        "panels"
+    ]
+    assert pixels(drawn[0]["png"])[0, 0] == pixels(drawn[1]["png"])[0, 1] == 128
+    assert drawn[2]["signed"] and not drawn[0]["signed"] and drawn[2]["range"] == [-0.75, 0.75]
+    assert pixels(drawn[2]["png"])[0, 1] == 128

@@ -14,6 +14,7 @@ from headscape.statistics.spectra import (
     fit_marchenko_pastur,
     participation_ratio,
     random_participation,
+    rounding_variance,
     singular_values,
     stable_rank,
 )
@@ -188,3 +189,12 @@ def test_description_in_numbers():
     scaled = describe_spectrum(3 * s, W.shape)
     for name in ("stable_rank", "participation", "evenness", "rank90", "above", "below", "above_own", "distance"):
         assert scaled[name] == pytest.approx(found[name])  # free of units
+
+
+def test_rounding_is_measured_from_the_weights_alone():
+    """Weights stored in blocks of 32 with 16 levels each, as Q4_1: the error of rounding is known here."""
+    W = np.random.default_rng(0).standard_normal((64, 96)) * np.geomspace(0.1, 1, 64)[:, None]
+    blocks = W.reshape(-1, 32)
+    low, step = blocks.min(axis=1, keepdims=True), np.ptp(blocks, axis=1, keepdims=True) / 15
+    stored = (low + step * np.rint((blocks - low) / step)).reshape(W.shape).astype(np.float32)
+    assert rounding_variance(stored) == pytest.approx(((stored - W) ** 2).mean(), rel=0.1)

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from importlib.resources import files
 from textwrap import fill
-from typing import Any, Literal
+from typing import Any
 from warnings import catch_warnings, filterwarnings
 
 import matplotlib as mpl
@@ -18,7 +18,7 @@ from matplotlib.figure import Figure
 
 from headscape.errors import InputError
 from headscape.report.gather import LINKED, Section
-from headscape.report.marks import dash_of, error_bars, grouped, limits, side_of, ticks
+from headscape.report.marks import FEW_VIOLINS, dash_of, error_bars, grouped, limits, shapes, ticks
 from headscape.report.palette import CIVIDIS, LIGHT, PAPER_MARKERS, PURPLE_ORANGE
 from headscape.report.text import visible
 from headscape.results import FigureSpec
@@ -91,8 +91,9 @@ def _legend(figure: Figure, n: int) -> Figure:
 def _lines(spec: FigureSpec) -> Figure:
     figure, ax = _one(spec)
     for i, line in enumerate(spec.data["series"]):
-        looks: dict[str, Any] = {"color": LIGHT[i % len(LIGHT)], "linestyle": DASHED.get(dash_of(line, i), "solid")}
-        marker = "." if len(line["x"]) <= 40 else None
+        colour = LIGHT[line.get("colour", i) % len(LIGHT)]
+        looks: dict[str, Any] = {"color": colour, "linestyle": DASHED.get(dash_of(line, i), "solid")}
+        marker = "." if len(line["x"]) <= 40 and not line.get("dash") else None
         ax.plot(line["x"], line["y"], label=words(line.get("name", "")), marker=marker, **looks)
         if line.get("low") is not None and line.get("high") is not None:
             ax.fill_between(line["x"], line["low"], line["high"], color=looks["color"], alpha=0.18, linewidth=0)
@@ -107,7 +108,10 @@ def _scatter(spec: FigureSpec) -> Figure:
         looks: dict[str, Any] = {"color": LIGHT[i % len(LIGHT)], "marker": PAPER_MARKERS[i % len(PAPER_MARKERS)]}
         edge: dict[str, Any] = {"alpha": 0.8, "linewidths": 0.3, "edgecolors": "white"}
         ax.scatter(x[here], y[here], s=12, label=words(name), **looks, **edge)
-    return _legend(figure, len(groups))
+    lines = spec.data.get("lines", ())
+    for line in lines:
+        ax.plot(line["x"], line["y"], "--", color="#1a1a1a", linewidth=0.8, label=words(line["name"]))
+    return _legend(figure, len(groups) + len(lines))
 
 
 def _bars(spec: FigureSpec) -> Figure:
@@ -154,23 +158,34 @@ def heatmap(spec: FigureSpec, height: float = 3.0) -> Figure:
 
 def _violins(spec: FigureSpec) -> Figure:
     figure, ax = _one(spec)
-    groups = spec.data["groups"]
-    names = list(dict.fromkeys(str(group["name"]) for group in groups))
-    sides: dict[str, Literal["low", "high", "both"]] = {"negative": "low", "positive": "high", "both": "both"}
-    for group in groups:
-        side, at = sides[side_of(group)], names.index(str(group["name"]))
-        values = np.asarray(group["values"], dtype=float)
-        values = values[np.isfinite(values)]
-        if len(values) < 2 or np.ptp(values) == 0:  # no density to draw
-            ax.plot([at] * len(values), values, ".", color=LIGHT[0])
-            continue
-        parts: Any = ax.violinplot(values, [at], widths=0.85, showmeans=True, showextrema=False, side=side)
-        colour = LIGHT[1] if side == "high" else LIGHT[0]
-        for body in parts["bodies"]:
-            body.set(facecolor=colour, edgecolor=colour, alpha=0.35, linewidth=0.8)
-        parts["cmeans"].set(color=colour, linewidth=1.2)
-    _name_columns(ax, [words(name, 24) for name in names])
-    return figure
+    drawn = shapes(spec)
+    names = list(dict.fromkeys(str(shape.group["name"]) for shape in drawn))
+    labels: set[str] = set()
+    for shape in drawn:
+        right, label = shape.side == "positive", str(shape.group.get("label", ""))
+        colour, left, reach = LIGHT[int(right)], 0.0 if right else -0.42, 0.0 if shape.side == "negative" else 0.42
+        ends = shape.at + left * shape.width, shape.at + reach * shape.width
+        shown = words(label) if label and label not in labels else None
+        looks: dict[str, Any] = {"facecolor": (colour, 0.35), "edgecolor": colour, "linewidth": 0.6, "label": shown}
+        ax.fill_betweenx(shape.height, *ends, **looks)
+        labels.add(label)
+    away = {"negative": -0.1, "positive": 0.1, "both": 0.0}
+    known = [shape for shape in drawn if shape.statistics]
+    for statistic, marker in (("mode", "D"), ("median", "_"), ("mean", "x")):
+        x, y = [s.at + away[s.side] for s in known], [s.statistics[statistic] for s in known]
+        hollow: dict[str, Any] = {"markerfacecolor": "none", "markersize": 4, "color": "#1a1a1a", "linestyle": "none"}
+        ax.plot(x, y, marker, label=statistic, **hollow)
+    shown_names = [words(name, 24) for name in names]
+    if len(drawn) == len(names) <= FEW_VIOLINS:
+        shown_names = [
+            "\n".join([name, *(f"{k} {v:.3g}" for k, v in shape.statistics.items())])
+            for name, shape in zip(shown_names, drawn, strict=True)
+        ]
+        ax.set_xticks(range(len(names)), shown_names, fontsize=6)
+    else:
+        _name_columns(ax, shown_names)
+    ax.set_xlim(-0.55, len(names) - 0.45)
+    return _legend(figure, 3)
 
 
 def _maps(spec: FigureSpec) -> Figure:
@@ -185,11 +200,13 @@ def _maps(spec: FigureSpec) -> Figure:
         signed = np.nanmin(values, initial=0) < 0
         low, high = limits(values, 0.0 if signed else None) or (None, None)
         colours, shown = (DIVERGING, values) if signed else (ATTENTION, np.sqrt(values))
+        if not signed and panel.get("high") is not None:
+            low, high = 0.0, float(np.sqrt(panel["high"]))
         image = ax.imshow(shown, aspect="auto", cmap=colours, interpolation="nearest", vmin=low, vmax=high)
         ax.set_title(words(panel.get("name", "")), fontsize=8)
         for axis, n, key in ((ax.xaxis, values.shape[1], "key_tokens"), (ax.yaxis, values.shape[0], "query_tokens")):
-            tokens, at = panel.get(key), ticks(n, 12)
-            axis.set_ticks(at, [words(tokens[j], 10) if tokens else str(j) for j in at])
+            tokens, at = panel.get(key), ticks(n, 48 if n <= 48 else 12)
+            axis.set_ticks(at, [words(tokens[j], 10) if tokens else str(j) for j in at], fontsize=4 if n <= 48 else 6)
         ax.tick_params(axis="x", rotation=70)
         ax.set(xlabel="key", ylabel="query")
         figure.colorbar(image, ax=ax, shrink=0.85, label="" if signed else "square root of attention")

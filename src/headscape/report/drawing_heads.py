@@ -140,5 +140,7 @@ def _grid(spec: FigureSpec, section: Section, heads: Sequence[HeadId]) -> Figure
     many = len({block for block, _ in rows}) > 1
     names = [f"{block} {layer}" if many else str(layer) for block, layer in rows]
     data = {"values": values, "rows": names, "columns": range(values.shape[1])}
+    if np.nanmin(values, initial=0) < 0 < np.nanmax(values, initial=0):
+        data["centre"] = 0.0
     shown = replace(spec, data=data, x_label="head", y_label="layer", value_label=score)
     return heatmap(shown, min(6.0, 1.4 + 0.1 * len(rows)))

@@ -53,17 +53,19 @@ def encode(
     """One map as a base64 PNG of 8-bit greys, and the values of grey 0 and 255.
 
     Probabilities are shown by their square root, grey = 255 sqrt(p / max p), so that weak attention is visible too;
-    scores linearly between their extremes. `scale` is the largest value of several maps that share their colours.
+    scores linearly between their extremes. `scale` is the largest value of several maps that share their colours; with
+    it, scores have 0 in the middle.
     """
     shown = values[present] if present.any() else np.zeros(1, dtype=np.float32)
-    low, high = (
-        (0.0, float(shown.max()) if scale is None else scale)
-        if kind == "probs"
-        else (float(shown.min()), float(shown.max()))
-    )
+    low, high = float(shown.min()), float(shown.max()) if scale is None else scale
+    if kind == "probs":
+        low = 0.0
+    elif scale is not None:
+        low = -scale
     share = np.clip((values - low) / ((high - low) or 1.0), 0, 1)
     grey = np.rint(255 * (np.sqrt(share) if kind == "probs" else share)).astype(np.uint8)
-    return _png(np.where(present, grey, 0).astype(np.uint8)), low, high
+    empty = 0 if low == 0 or scale is None else 128  # the middle of a scale about 0
+    return _png(np.where(present, grey, empty).astype(np.uint8)), low, high
 
 
 def _png(pixels: npt.NDArray[np.uint8]) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -13,9 +13,12 @@ from headscape.errors import InputError
 from headscape.report.palette import LIGHT
 from headscape.results import FigureSpec
 
-__all__ = ["N_COLOURS", "dash_of", "error_bars", "grouped", "limits", "numbers", "side_of", "ticks"]
+__all__ = ["N_COLOURS", "dash_of", "error_bars", "grouped", "limits", "numbers", "shapes", "side_of", "ticks"]
 
 N_COLOURS = len(LIGHT)
+MOST_BINS = 40
+FEW_VIOLINS = 6
+"""Violins up to which mode, median and mean are printed as well."""
 DASHES = ("solid", "dash", "dot", "dashdot")
 FloatArray = npt.NDArray[np.float64]
 
@@ -57,6 +60,43 @@ def dash_of(line: Mapping[str, Any], i: int) -> str:
     """The dash of line i, by plotly's name: its own, or one that changes when the colours repeat."""
     own = line.get("dash")
     return str(own) if own in DASHES else "dash" if own else DASHES[i // N_COLOURS % len(DASHES)]
+
+
+class Shape(NamedTuple):
+    """The histogram of a group as half an outline, bottom to top: widths (0 to 1) at heights, and three statistics."""
+
+    at: int
+    side: str
+    group: Mapping[str, Any]
+    width: FloatArray
+    height: FloatArray
+    statistics: dict[str, float]
+
+
+def shapes(spec: FigureSpec) -> list[Shape]:
+    """The groups of a figure of violins as histograms with common bins, which smooth nothing away.
+
+    Each is as wide as its own mode; a group without a finite value has no outline.
+    """
+    groups = spec.data["groups"]
+    names = list(dict.fromkeys(str(group["name"]) for group in groups))
+    finite = [x[np.isfinite(x)] for x in (numbers(group["values"], spec, "values") for group in groups)]
+    every = np.concatenate(finite) if finite else np.zeros(0)
+    n_bins = int(np.clip(2 * np.sqrt(max(map(len, finite), default=0)), 5, MOST_BINS))
+    low, high = (float(every.min()), float(every.max())) if len(every) else (0.0, 1.0)
+    edges = np.linspace(low, high if high > low else low + (abs(low) or 1.0) * 1e-3, n_bins + 1)
+    found = []
+    for group, values in zip(groups, finite, strict=True):
+        counts = np.histogram(values, edges)[0]
+        width = np.repeat(counts / max(int(counts.max()), 1), 2)
+        statistics = {}
+        if len(values):
+            middle = edges[:-1] + np.diff(edges) / 2
+            mode = float(middle[int(counts.argmax())])
+            statistics = {"mode": mode, "median": float(np.median(values)), "mean": float(values.mean())}
+        height = np.repeat(edges, 2)[1:-1]
+        found.append(Shape(names.index(str(group["name"])), side_of(group), group, width, height, statistics))
+    return found
 
 
 def side_of(group: Mapping[str, Any]) -> str:

@@ -133,8 +133,10 @@ def _panel(panel: Mapping[str, Any]) -> dict[str, Any]:
     every = np.ones(present.shape, dtype=bool)
     there = block_means(present[None].astype(np.float32), every, query, key)[0] > 0  # the rest stays pale
     signed = bool(values[present].min(initial=0) < 0)
-    png, low, high = encode(small, "scores" if signed else "probs", there, panel.get("high"))
+    ends = float(np.abs(values[present]).max()) if signed else panel.get("high")
+    png, low, high = encode(small, "scores" if signed else "probs", there, ends)
     found = {"name": visible(str(panel.get("name", ""))), "png": png, "range": pack([low, high]), "root": not signed}
+    found["signed"] = signed
     found["shape"] = list(values.shape)
     for axis, cells, n in (("query", query, values.shape[0]), ("key", key, values.shape[1])):
         found[f"{axis}_tokens"] = [visible(str(token)) for token in panel.get(f"{axis}_tokens") or range(n)]

@@ -8,7 +8,18 @@ from typing import Any
 import numpy as np
 
 from headscape.report.coarsen import CELLS, MOST, cells_of, coarse_matrix
-from headscape.report.marks import N_COLOURS, dash_of, error_bars, grouped, limits, numbers, side_of, ticks
+from headscape.report.marks import (
+    FEW_VIOLINS,
+    N_COLOURS,
+    Shape,
+    dash_of,
+    error_bars,
+    grouped,
+    limits,
+    numbers,
+    shapes,
+    ticks,
+)
 from headscape.report.palette import MARKERS
 from headscape.report.text import plotly_text
 from headscape.results import FigureSpec
@@ -16,6 +27,7 @@ from headscape.results import FigureSpec
 __all__ = ["PLOTS", "layout_of"]
 
 Trace = dict[str, Any]
+STATISTICS = {"mode": "diamond-open", "median": "line-ew", "mean": "x-thin"}
 Plot = tuple[list[Trace], dict[str, Any]]
 
 
@@ -30,7 +42,7 @@ def layout_of(spec: FigureSpec) -> dict[str, Any]:
 def _lines(spec: FigureSpec) -> Plot:
     traces: list[Trace] = []
     for i, line in enumerate(spec.data["series"]):
-        colour = f"@c{i % N_COLOURS}"
+        colour = f"@c{line.get('colour', i) % N_COLOURS}"
         x, y = numbers(line["x"], spec, "x"), numbers(line["y"], spec, "y")
         common = {"type": "scatter", "legendgroup": str(i)}
         if line.get("low") is not None and line.get("high") is not None:
@@ -39,7 +51,7 @@ def _lines(spec: FigureSpec) -> Plot:
             looks = {"mode": "lines", "fill": "toself", "fillcolor": colour + "/0.18", "line": {"width": 0}}
             traces.append(common | around | looks | {"hoverinfo": "skip", "showlegend": False})
         style = {"color": colour, "width": 2, "dash": dash_of(line, i)}
-        looks = {"mode": "lines+markers" if len(x) <= 40 else "lines", "line": style}
+        looks = {"mode": "lines+markers" if len(x) <= 40 and not line.get("dash") else "lines", "line": style}
         marker = {"marker": {"size": 5, "color": colour}}
         traces.append(common | {"x": x, "y": y, "name": plotly_text(line.get("name", ""))} | looks | marker)
     return traces, {"showlegend": len(spec.data["series"]) > 1}
@@ -56,6 +68,10 @@ def _scatter(spec: FigureSpec) -> Plot:
         points = {"x": x[here], "y": y[here], "marker": marker, "hovertemplate": hover}
         text = [plotly_text(names[j]) for j in here] if names is not None else None
         traces.append({"type": "scatter", "mode": "markers", "name": plotly_text(name), "text": text, **points})
+    for line in spec.data.get("lines", ()):
+        style = {"color": "@ink", "width": 1.2, "dash": "dash"}
+        ends = {"x": numbers(line["x"], spec, "x"), "y": numbers(line["y"], spec, "y"), "hoverinfo": "skip"}
+        traces.append({"type": "scatter", "mode": "lines", "name": plotly_text(line["name"]), "line": style, **ends})
     return traces, {"showlegend": len(traces) > 1, "hovermode": "closest"}
 
 
@@ -103,19 +119,42 @@ def _heatmap(spec: FigureSpec) -> Plot:
 
 
 def _violins(spec: FigureSpec) -> Plot:
-    groups = spec.data["groups"]
+    drawn = shapes(spec)
+    names = list(dict.fromkeys(str(shape.group["name"]) for shape in drawn))
     traces: list[Trace] = []
-    for group in groups:
-        side, name = side_of(group), plotly_text(group["name"], 30)
-        colour = "@c1" if side == "positive" else "@c0"
-        data = {"type": "violin", "y": numbers(group["values"], spec, "values"), "x0": name, "name": name}
-        shape = {"side": side, "scalegroup": "all", "points": False, "spanmode": "hard"}
-        lines = {"box": {"visible": side == "both"}, "meanline": {"visible": True}}
-        traces.append(data | shape | lines | {"line": {"color": colour, "width": 1.4}, "fillcolor": colour + "/0.25"})
-    n = len({str(group["name"]) for group in groups})
-    # numbers as names are names; left to itself, plotly cuts the first and the last half violin
-    axis = {"xaxis": layout_of(spec)["xaxis"] | {"type": "category", "range": [-0.55, n - 0.45]}}
-    return traces, {"showlegend": False, "violingap": 0.1, "violinmode": "overlay", **axis}
+    labels: set[str] = set()
+    for shape in drawn:
+        right = shape.side == "positive"
+        colour, label = "@c1" if right else "@c0", str(shape.group.get("label", ""))
+        left, reach = (0.0 if right else -0.42), (0.0 if shape.side == "negative" else 0.42)
+        x = shape.at + np.concatenate([reach * shape.width, left * shape.width[::-1]])
+        outline = {"x": x, "y": np.concatenate([shape.height, shape.height[::-1]]), "hoverinfo": "skip"}
+        looks = {"fill": "toself", "fillcolor": colour + "/0.25", "line": {"color": colour, "width": 1.2}}
+        legend = {"name": plotly_text(label) if label else "", "showlegend": bool(label) and label not in labels}
+        traces.append({"type": "scatter", "mode": "lines", **outline, **looks, **legend})
+        labels.add(label)
+    for statistic, symbol in STATISTICS.items():
+        known = [shape for shape in drawn if shape.statistics]
+        away = {"negative": -0.1, "positive": 0.1, "both": 0.0}
+        x = np.array([shape.at + away[shape.side] for shape in known], dtype=float)
+        y = np.array([shape.statistics[statistic] for shape in known])
+        marker = {"symbol": symbol, "size": 8, "color": "@ink", "line": {"width": 1.6, "color": "@ink"}}
+        hover = [
+            plotly_text(f"{shape.group['name']}: {statistic} {shape.statistics[statistic]:.4g}") for shape in known
+        ]
+        points = {"x": x, "y": y, "text": hover, "hovertemplate": "%{text}<extra></extra>", "marker": marker}
+        traces.append({"type": "scatter", "mode": "markers", "name": statistic, **points})
+    words = [plotly_text(name, 30) for name in names]
+    if len(drawn) == len(names) <= FEW_VIOLINS:
+        words = [f"{word}<br>{_three(shape)}" for word, shape in zip(words, drawn, strict=True)]
+    ticks_ = {"tickmode": "array", "tickvals": list(range(len(names))), "ticktext": words}
+    axis = {"xaxis": layout_of(spec)["xaxis"] | ticks_ | {"range": [-0.55, len(names) - 0.45], "automargin": True}}
+    legend = {"y": 1.02, "yanchor": "bottom"}
+    return traces, {"showlegend": True, "hovermode": "closest", "legend": legend, "margin": {"t": 34}, **axis}
+
+
+def _three(shape: Shape) -> str:
+    return "<br>".join(f"{name} {value:.3g}" for name, value in shape.statistics.items())
 
 
 def _frames(spec: FigureSpec) -> Plot:

@@ -51,9 +51,10 @@ function byNumber(values, title, text = (i) => format(values[i])) {
   let [low, high] = sorted.length ? [at(clip ? 0.02 : 0), at(clip ? 0.98 : 1)] : [0, 1];
   if (low === high) [low, high] = [sorted[0], sorted[sorted.length - 1]];
   const below = sorted.length && sorted[0] < low, above = sorted.length && sorted[sorted.length - 1] > high;
-  const flat = low === high;
+  const flat = low === high, signed = low < 0 && high > 0; // signed values have 0 in the middle of two colours
   if (flat) high = low + 1;
-  return { title, category: false, flat, values: Array.from(values, (v) => (v === null ? NaN : v)), low, high, below, above, text };
+  if (signed) { const reach = Math.max(-low, high); low = -reach; high = reach; }
+  return { title, category: false, flat, signed, values: Array.from(values, (v) => (v === null ? NaN : v)), low, high, below, above, text };
 }
 
 function colouring(name) {
@@ -83,10 +84,10 @@ function cssColour(paint, value) {
   if (value === null || Number.isNaN(value)) return theme.line;
   if (paint.category) return hue(paint, value);
   const share = Math.min(1, Math.max(0, (value - paint.low) / (paint.high - paint.low)));
-  return `rgb(${sequential[Math.round(255 * share)].join(",")})`;
+  return `rgb(${(paint.signed ? diverging : sequential)[Math.round(255 * share)].join(",")})`;
 }
 function plotlyScale(paint) {
-  if (!paint.category) return scale(data.palette.sequential);
+  if (!paint.category) return scale(paint.signed ? data.palette.diverging : data.palette.sequential);
   const n = paint.labels.length;
   return paint.labels.flatMap((_, i) => [[i / n, hue(paint, i)], [(i + 1) / n, hue(paint, i)]]);
 }
@@ -104,7 +105,7 @@ function fillLegend(box, paint) {
   }
   if (paint.flat) { box.append(el("span", { text: `all heads: ${format(paint.low)}` })); return; }
   const bar = el("i", { class: "ramp", role: "img", "aria-label": "colour scale from low to high" });
-  bar.style.background = `linear-gradient(90deg, ${data.palette.sequential.join(",")})`;
+  bar.style.background = `linear-gradient(90deg, ${(paint.signed ? data.palette.diverging : data.palette.sequential).join(",")})`;
   box.append(el("span", { text: (paint.below ? "≤ " : "") + format(paint.low) }), bar, el("span", { text: (paint.above ? "≥ " : "") + format(paint.high) }));
 }
 

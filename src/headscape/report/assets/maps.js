@@ -50,7 +50,7 @@ class MapView {
     this.source = null;
   }
   colours() {
-    const lut = ramp(theme.attention), ground = rgb(theme.card);
+    const lut = ramp(this.model.signed ? data.palette.diverging : theme.attention), ground = rgb(theme.card);
     const { grey, query, key, absent } = this.model;
     const image = new ImageData(key.n, query.n);
     for (let i = 0, p = 0; i < query.n; i++) {
@@ -157,7 +157,7 @@ async function drawMaps(box, figure) {
     const { box: inner, view } = mapFigure({
       grey, title: panel.name || "map", note: `${panel.shape[0]} × ${panel.shape[1]}`, alt: `Map ${panel.name}`, what: "value",
       query: mapAxis(panel.query_tokens, panel.query.bounds), key: mapAxis(panel.key_tokens, panel.key.bounds),
-      absent: () => false, value: (g) => low + (high - low) * (panel.root ? (g / 255) ** 2 : g / 255),
+      absent: () => false, signed: panel.signed, value: (g) => low + (high - low) * (panel.root ? (g / 255) ** 2 : g / 255),
     });
     box.append(inner);
     made.push(view);

@@ -36,7 +36,7 @@ function ramp(stops) {
   });
 }
 const scale = (stops) => stops.map((stop, i) => [i / (stops.length - 1), stop]);
-const sequential = ramp(data.palette.sequential);
+const sequential = ramp(data.palette.sequential), diverging = ramp(data.palette.diverging);
 
 // "@c0", "@ink", "@c1/0.2" under a key about colour
 function colourOf(name) {

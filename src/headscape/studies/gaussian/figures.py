@@ -80,17 +80,18 @@ def _grid(r: GaussianResult) -> FigureSpec:
     )
 
 
-def _points(frame: pd.DataFrame, x: str, groups: dict[str, str], log: bool = False) -> dict[str, Any]:
+def _points(frame: pd.DataFrame, x: str, groups: dict[str, str]) -> dict[str, Any]:
     """A point per head and column y of `groups` {name: y}, and the diagonal where both are equal."""
     names = [f"{b}.{n}.{h}" for b, n, h in zip(frame["block"], frame["layer"], frame["head"], strict=True)]
     every = frame[[x, *groups.values()]].to_numpy(dtype=float)
     ends = np.nanmin(every), np.nanmax(every)
-    equal = np.geomspace(*ends, 30) if log else np.linspace(*ends, 30)
+    equal = np.array(ends)
     return {
-        "x": np.concatenate([equal, *[frame[x].to_numpy()] * len(groups)]),
-        "y": np.concatenate([equal, *(frame[y].to_numpy() for y in groups.values())]),
-        "names": ["equal"] * len(equal) + names * len(groups),
-        "group": ["equal"] * len(equal) + [name for name in groups for _ in names],
+        "x": np.concatenate([frame[x].to_numpy()] * len(groups)),
+        "y": np.concatenate([frame[y].to_numpy() for y in groups.values()]),
+        "names": names * len(groups),
+        "group": [name for name in groups for _ in names],
+        "lines": [{"name": "equal", "x": equal, "y": equal}],
     }
 
 
@@ -104,7 +105,7 @@ def _predicted(r: GaussianResult, what: str) -> FigureSpec:
         id=f"score-{what}",
         title=f"{title} of scores: predicted and measured",
         kind="scatter",
-        data=_points(frame, what, groups, log=what == "sd"),
+        data=_points(frame, what, groups),
         read="Each head twice: predicted by independent tokens of one Gaussian, and by a joint Gaussian of query and key for every distance. "
         "A correct prediction lies on the diagonal."
         + ("" if what == "sd" else " 0 is normal; heavy tails are positive."),

@@ -127,7 +127,7 @@ def _organized(r: OrganizeResult) -> FigureSpec:
                 f"{a}_tokens": [r.tokens[a][int(i)] for i in at] if r.tokens.get(a) else [] for a, at in chosen.items()
             }
             values = found["values"][np.ix_(*chosen.values())]
-            panels.append({"name": f"{head}: {name}", "values": values, "scale": head, **names})
+            panels.append({"name": f"{head}: {name}", "values": values, "high": np.nanmax(values), **names})
     return FigureSpec(
         id="organized-maps",
         title="Attention before and after organizing",

@@ -73,7 +73,8 @@ def _panel(name: str, values: Array, names: Sequence[str], shots: Sequence[int])
 
 def _maps(r: PromptResult, id: str, maps: Array, layers: Sequence[int], by: str = "word", **texts: Any) -> FigureSpec:
     names, shots = (r.words, r.word_shots) if by == "word" else (r.tokens, r.token_shots)
-    panels = [_panel(f"layer {n}", maps[n], names, shots) for n in layers]
+    high = float(max(np.nanmax(one) for one in r.word_maps.values()) if by == "word" else np.nanmax(maps))
+    panels = [_panel(f"layer {n}", maps[n], names, shots) | {"high": high} for n in layers]
     alt = f"{by.capitalize()}-level attention maps of {len(layers)} layers."
     return FigureSpec(id=id, kind="maps", data={"panels": panels}, alt=alt, **texts)
 
@@ -87,7 +88,7 @@ def _word_maps(r: PromptResult, layers: Sequence[int]) -> list[FigureSpec]:
         title=f"Attention between words, {r.targets[0]}",
         read="Mean over heads; a word on the left attends to the words below. Weights are summed over the tokens of both words. Only words and clues "
         "are shown: example by example, with a gap between, then the target and its clue.",
-        caveat="What goes to the first token, the instruction and the separators is left out, and is most of the weight. Each map has its own scale.",
+        caveat="What goes to the first token, the instruction and the separators is left out, and is most of the weight. All maps share one scale.",
         paper="figure 8.5",
     )
     tokens = _maps(

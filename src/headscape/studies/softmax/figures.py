@@ -80,13 +80,16 @@ def _figure2(r: SoftmaxResult, head: str) -> FigureSpec:
     errors = {name: float(r.heads.loc[names == head, f"{name}_error"].iloc[0]) for name in ("paraproduct", "corollary")}
     panels = [_panel(r, head, f"{NAMES[name]} (error {error:.2f})", maps[name]) for name, error in errors.items()]
     panels.append(_panel(r, head, "softmax", maps["softmax"]))
+    high = max(float(np.nanmax(panel["values"])) for panel in panels)
+    panels = [panel | {"high": high} for panel in panels]
     panels.append(_panel(r, head, "Corollary 1 minus softmax", maps["corollary"] - maps["softmax"]))
     return FigureSpec(
         id=f"approximation-{head}",
         title=f"Head {head}: decomposition and softmax",
         kind="maps",
         data={"panels": panels},
-        read="All in the organized order. The claim is that the first two look like the third, and that the difference vanishes.",
+        read="All in the organized order, the first three on one scale, the difference about 0. The claim is that the "
+        "first two look like the third, and that the difference vanishes.",
         caveat="Approximations are clipped at 0 and rows renormalized; errors are those before that, over all inputs.",
         alt=f"Two decompositions of head {head} beside its softmax, and a difference.",
         paper="figure 2",

@@ -9,6 +9,7 @@ from scipy.stats import norm
 
 from headscape.results import FigureSpec, table_figure
 from headscape.studies.spectra.result import KIND_NAMES, Side
+from headscape.studies.work.series import level
 
 if TYPE_CHECKING:
     from headscape.studies.spectra.result import SpectraResult
@@ -100,7 +101,7 @@ def _alignment(r: SpectraResult) -> FigureSpec:
 def _against_noise(r: SpectraResult) -> FigureSpec:
     x = np.linspace(0, 1, POINTS)
     series: list[dict[str, Any]] = []
-    for kind in r.kinds:
+    for k, kind in enumerate(r.kinds):
         curves = [
             np.interp(x, (np.arange(len(own)) + 0.5) / len(own), own / np.maximum(noise, 1e-12 * noise[0]))
             for own, noise in r.beside_noise(kind)
@@ -108,9 +109,17 @@ def _against_noise(r: SpectraResult) -> FigureSpec:
         ] or [np.zeros_like(x)]
         y, floor = np.median(curves, axis=0), r.below_rounding(kind) if r.quantized else 0.0
         seen = x <= 1 - floor
-        series.append({"name": KIND_NAMES[kind], "x": x[seen], "y": y[seen]})
+        series.append({"name": KIND_NAMES[kind], "x": x[seen], "y": y[seen], "colour": k})
         if floor > 1 / POINTS:
-            series.append({"name": f"{KIND_NAMES[kind]}, below rounding", "x": x[~seen], "y": y[~seen], "dash": "dot"})
+            series.append(
+                {
+                    "name": f"{KIND_NAMES[kind]}, below rounding",
+                    "x": x[~seen],
+                    "y": y[~seen],
+                    "dash": "dot",
+                    "colour": k,
+                }
+            )
     series.append({"name": "noise", "x": x[[0, -1]], "y": np.ones(2), "dash": "dot"})
     return FigureSpec(
         id="against-noise",
@@ -140,6 +149,7 @@ def _by_layer(r: SpectraResult, column: str, **words: Any) -> FigureSpec:
             y = r.of_kind(kind, initial)[column].to_numpy(dtype=float)
             name = KIND_NAMES[kind] + (", initial" if initial else "")
             series.append({"name": name, "x": np.arange(len(y)), "y": y} | ({"dash": "dot"} if initial else {}))
+    series.append(level("noise" if column == "evenness" else "Xavier's", series[0]["x"], 1.0) | {"dash": "dash"})
     alt = f"Lines of {column} by layer for queries, keys and values."
     return FigureSpec(id=column, kind="lines", data={"series": series}, alt=alt, x_label="layer", **words)
 

@@ -1,0 +1,130 @@
+"""Write the tables of the documents from the result files in docs/results: python docs/make_tables.py.
+
+A table stands between `<!-- made: NAME ARGUMENTS -->` and `<!-- end -->`; everything between is written anew.
+`python docs/make_tables.py --add RUN STUDY NAME COMMAND` keeps the newest result of a study as docs/results/STUDY/NAME.json.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+
+from headscape.claims import claim, claims
+from headscape.intervals import mean_interval, median_interval
+from headscape.records import as_records
+from headscape.storage import write_json
+
+DOCS = Path(__file__).parent
+MADE = re.compile(r"(<!-- made: (\w+) ?([^>]*?) -->\n).*?(<!-- end -->)", re.DOTALL)
+SIGNS = {"holds": "✓ holds", "does not hold": "✗ does not hold", "cannot tell": "? cannot tell"}
+
+
+def add(run: str, study: str, name: str, command: str) -> None:
+    """Keep findings and short tables of a result."""
+    import headscape as hs
+
+    result = hs.open_result(run, study)
+    findings = [
+        {"claim": f.claim, "verdict": f.verdict, "why": f.judgement.why if f.judgement else None, "text": f.text}
+        for f in result.findings()
+    ]
+    tables = {title: as_records(frame) for title, frame in result.summary()}
+    write_json(DOCS / "results" / study / f"{name}.json", {"command": command, "findings": findings, "tables": tables})
+
+
+def results(study: str) -> dict[str, dict]:
+    """The kept results of a study by name."""
+    files = sorted((DOCS / "results" / study).glob("*.json"))
+    return {file.stem: json.loads(file.read_text(encoding="utf-8")) for file in files}
+
+
+def table(columns: list[str], rows: list[list[str]]) -> str:
+    """A table in Markdown."""
+    clean = [[str(cell).replace("|", "&#124;").replace("\n", " ") for cell in row] for row in rows]
+    lines = [columns, ["---"] * len(columns), *clean]
+    return "\n".join(f"| {' | '.join(line)} |" for line in lines) + "\n"
+
+
+def verdicts(study: str) -> str:
+    """One row per claim, one column per kept result: the verdict and the rule behind it."""
+    kept = results(study)
+    rows = []
+    for id in [id for id, one in claims().items() if one.study == study]:
+        cells = []
+        for found in kept.values():
+            judged = [f for f in found["findings"] if f["claim"] == id]
+            cells.append("; ".join(f"{SIGNS[f['verdict']]}: {f['why']}" for f in judged[:3]) or "-")
+        if any(cell != "-" for cell in cells):
+            rows.append([f"{claim(id).statement} ({claim(id).citation})", *cells])
+    commands = "\n".join(f"* {name}: `{found['command']}`" for name, found in kept.items())
+    return f"{table(['claim', *kept], rows)}\n{commands}\n"
+
+
+def findings(study: str) -> str:
+    """The findings of every kept result, as the program says them."""
+    parts = []
+    for name, found in results(study).items():
+        lines = "\n".join(f"* {f['text']}" for f in found["findings"])
+        parts.append(f"**{name}**\n\n{lines}\n")
+    return "\n".join(parts)
+
+
+def coverage(_: str) -> str:
+    """How often intervals hold the truth: normal and log-normal inputs, means and medians, 4,000 draws each."""
+    sizes = (2, 3, 5, 8, 10, 30)
+    laws: dict[str, tuple[Callable, float, float]] = {"normal": (lambda rng, n: rng.normal(3, 1, n), 3.0, 3.0)}
+    for sigma in (0.5, 1.0, 1.5, 2.0):
+        draw = lambda rng, n, s=sigma: rng.lognormal(0, s, n)  # noqa: E731
+        laws[f"log-normal, sigma {sigma:g}"] = (draw, float(np.exp(sigma**2 / 2)), 1.0)
+    rows = []
+    for name, (draw, mean, median) in laws.items():
+        for what, truth, interval in (("mean", mean, mean_interval), ("median", median, median_interval)):
+            cells = []
+            for n in sizes:
+                rng = np.random.default_rng(0)
+                found = [interval(draw(rng, n)) for _ in range(4000)]
+                known = [one for one in found if one.known]
+                share = np.mean([one.low <= truth <= one.high for one in known]) if known else float("nan")
+                few = 1 - len(known) / len(found)
+                said = f" ({few:.0%} too few to say)" if few > 0.005 and known else ""
+                cells.append(f"{share:.1%}{said}" if known else "too few to say")
+            rows.append([f"{what} of {name} inputs", *cells])
+    return table(["95 % interval of the", *(f"n = {n}" for n in sizes)], rows)
+
+
+def listed(_: str) -> str:
+    """All claims, with source, statistic, control and rule."""
+    rows = [[id, c.statement, c.citation, c.statistic, c.control, c.rule] for id, c in claims().items()]
+    return table(["id", "claim", "source", "statistic", "control", "rule"], rows)
+
+
+def quantized(_: str) -> str:
+    """How the bundled models are stored."""
+    from headscape.attention.models import list_models
+
+    return table(["model", "stored as"], [[m.name, m.quantized or "32-bit floats"] for m in list_models()])
+
+
+MAKERS = {f.__name__: f for f in (verdicts, findings, coverage, listed, quantized)}
+
+
+def main() -> None:
+    """Write every table of every page."""
+    for page in sorted(DOCS.glob("*.md")):
+        text = page.read_text(encoding="utf-8")
+        made = MADE.sub(lambda m: m[1] + MAKERS[m[2]](m[3].strip()) + m[4], text)
+        if made != text:
+            page.write_text(made, encoding="utf-8")
+            print(page.name)
+
+
+if __name__ == "__main__":
+    if sys.argv[1:2] == ["--add"]:
+        add(*sys.argv[2:6])
+    else:
+        main()
