@@ -10,7 +10,8 @@ from headscape.errors import InputError
 __all__ = ["Search", "within_budget"]
 
 START = 0.15  # share of the units tried first
-CLOSE = 0.01  # of the units: near enough
+CLOSE = 0.02  # of the units between what is allowed and what is too many: near enough
+NEAR = 0.9  # of the budget: a trial that uses that much ends the search
 STEEP = 1.7  # how costs grow with the number removed, until two trials tell: cost ~ n ** STEEP
 AIM = 0.95  # of the budget
 
@@ -46,7 +47,11 @@ def within_budget(n_units: int, ratio: Callable[[int], float], evaluations: int 
     known: dict[int, float] = {}
     low, high = 0, n_units
     guess = min(max(1, round(START * n_units)), n_units - 1)
-    while high - low > max(1, round(CLOSE * n_units)) and len(known) < evaluations:
+    while (
+        high - low > max(1, round(CLOSE * n_units))
+        and len(known) < evaluations
+        and not NEAR <= known.get(low, 0.0) <= 1
+    ):
         known[guess] = ratio(guess)
         if known[guess] <= 1:
             low = guess
