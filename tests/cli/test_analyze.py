@@ -123,7 +123,7 @@ def test_what_cannot_be_is_said_before_a_model_is_loaded(tmp_path):
         (["smollm2-135m", "--prompt", "a", "--text", "empty.txt"], "give --text or --prompt, not both"),
         (["smollm2-135m", "--keep", "maps"], "keep is a selection of probs"),
         (["smollm2-135m", "--keep", "hidden"], "analyze needs maps"),
-        (["smollm2-135m", "--pool", "0"], "pool must be at least 1"),
+        (["smollm2-135m", "--pool", "0"], "'--pool'"),
         (["./nosuchfolder"], "no model folder or .gguf file at nosuchfolder"),
     ]:
         assert said in one_line_error(headscape("analyze", *arguments, cwd=tmp_path), 2)

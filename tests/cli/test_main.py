@@ -9,6 +9,7 @@ import pytest
 
 import headscape as hs
 from commands import headscape, one_line_error
+from headscape.cli import main
 
 
 def with_import(body, cwd):
@@ -60,7 +61,48 @@ def test_a_missing_module_names_the_extra_that_has_it(tmp_path, module, extra):
     assert f"{module} is not installed: pip install 'headscape[{extra}]'" in one_line_error(done, 2)
 
 
-def test_usage_errors_end_with_two():
-    assert headscape("organize").returncode == headscape("nosuchcommand").returncode == 2
-    done = headscape("capture", "smollm2-135m", "--tokens", "-5")  # refused before a model is loaded
-    assert done.returncode == 2 and "--tokens" in done.stderr
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["organize"], "Missing argument 'RUN'"),
+        (["nosuchcommand"], "No such command"),
+        (["capture", "smollm2-135m", "--tokens", "-5"], "'--tokens'"),
+        (["capture", "smollm2-135m", "--heads", "3"], "is not a head"),
+        (["capture", "smollm2-135m", "--layers", "0-99999999999"], "more than 10,000 layers"),
+        (["capture", "smollm2-135m", "--device", "tpu"], "device is one of"),
+        (["capture", "smollm2-135m", "--keep", ""], "keep is a selection"),
+        (["prune", "x", "--windows", "1000000000"], "'--windows'"),
+        (["prune", "x", "--budget", "200%"], "budget"),
+        (["prune", "x", "--budget", "nan"], "budget"),
+        (["organize", "x", "--seed", "-1"], "'--seed'"),
+        (["organize", "x", "--jobs", "1000000000"], "'--jobs'"),
+        (["organize", "x", "--iterations", "1000000000"], "'--iterations'"),
+        (["spectra", "x", "--rotations", "-1"], "'--rotations'"),
+        (["organize", "x" * 5000], "name too long"),
+    ],
+    ids=lambda value: value[:40] if isinstance(value, str) else " ".join(value)[:40],
+)
+def test_impossible_requests_are_one_line_before_anything_is_loaded(arguments, message, monkeypatch, capsys, tmp_path):
+    """F9, F10, F12: exit 2, and no model, run or folder is touched."""
+    import headscape.attention.models as models
+
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(models, "_from_folder", lambda *a, **k: pytest.fail("a model was loaded"))
+    monkeypatch.setattr(sys, "argv", ["headscape", *arguments])
+    with pytest.raises(SystemExit) as stopped:
+        main()
+    said = capsys.readouterr()
+    done = subprocess.CompletedProcess(arguments, stopped.value.code, said.out, said.err)
+    assert message in one_line_error(done, 2)
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_file_that_cannot_be_used_is_the_users_matter(monkeypatch, capsys, tmp_path):
+    """F10: what the system says of a path, such as a read-only folder, is one line and exit 2."""
+    monkeypatch.setattr(sys, "argv", ["headscape", "import", "a.npy"])
+    denied = PermissionError(13, "Permission denied", "runs/a")
+    monkeypatch.setattr("headscape.imports.import_array", lambda *a, **k: (_ for _ in ()).throw(denied))
+    with pytest.raises(SystemExit) as stopped:
+        main()
+    said = capsys.readouterr().err
+    assert stopped.value.code == 2 and "runs/a: permission denied" in said

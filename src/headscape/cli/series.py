@@ -8,12 +8,13 @@ from typing import Annotated
 import typer
 
 from headscape.cli import options as o
+from headscape.cli.records import Loading, command
 from headscape.cli.runs import source_of
-from headscape.cli.shared import app, finish, loader, open_page, working
+from headscape.cli.shared import finish, open_page
 from headscape.errors import InputError
 
 
-@app.command(epilog="Example: `headscape series checkpoints --text book.txt --out runs/training`")
+@command(epilog="Example: `headscape series checkpoints --text book.txt --out runs/training`")
 def series(
     folders: Annotated[
         list[Path],
@@ -27,16 +28,8 @@ def series(
     tokens: o.Tokens = 128,
     batches: o.Batches = 4,
     block: o.Block = None,
-    jobs: o.Jobs = 1,
-    engine: o.Engine = "local",
-    scheduler: o.Scheduler = None,
-    resume: o.Resume = False,
-    seed: o.Seed = 0,
-    device: o.Device = "auto",
-    online: o.Online = False,
     show: o.Open = False,
-    as_json: o.Json = False,
-    quiet: o.Quiet = False,
+    asked: Loading = Loading(),
 ) -> None:
     """Follow every head over training: roles and since when, entropies, places on one map. Saved checkpoints are captured first."""
     from headscape.attention.inputs import sample_images, sample_text
@@ -53,16 +46,16 @@ def series(
     runs: Path | list[Path] = folders[0] if len(folders) == 1 else folders
     if len(folders) > 1 and to is None:
         raise InputError("give --out: a folder for the result of these runs")
-    with working("following", quiet, jobs=jobs, engine=engine, scheduler=scheduler, resume=resume) as how:
+    with asked.working("following") as how:
         if isinstance(runs, Path) and find_checkpoints(runs):
             if to is None:
                 raise InputError("give --out: a folder for the runs of these checkpoints")
             given = source or (sample_images() if images else sample_text())
-            options = {"tokens": tokens, "batches": batches, "seed": seed}
-            runs = capture_checkpoints(runs, given, to, loader(device, online, quiet), Work.of(**how), **options)
-        result = run_series(runs, out=to, block=block, random_state=seed, **how)
+            options = {"tokens": tokens, "batches": batches, "seed": asked.seed}
+            runs = capture_checkpoints(runs, given, to, asked.loader, Work.of(**how), **options)
+        result = run_series(runs, out=to, block=block, random_state=asked.seed, **how)
     home = to or folders[0]
     page = write_series_page(result, home.resolve().name, home / "series.html")
-    finish(result, as_json)
-    if not as_json:
+    finish(result, asked.as_json)
+    if not asked.as_json:
         open_page(page, show)

@@ -102,7 +102,7 @@ def test_jobs_change_nothing(small_table):
 @pytest.mark.parametrize(
     ("wrong", "message"),
     [
-        ({"seeds": 0}, "seeds and depth must be at least 1"),
+        ({"seeds": 0}, "seeds must be at least 1"),
         ({"images": 1000}, "images must be 1 to"),
         ({"alpha_hidden": 0.0}, "alpha_hidden must lie between 0 and 1"),
         ({"alpha": 1.0}, "alpha must be at least 0 and below 1"),

@@ -9,6 +9,7 @@ import pandas as pd
 import pytest
 
 from headscape.errors import InputError
+from headscape.fingerprints import file_hash
 from headscape.locks import locked
 from headscape.results import Result
 from headscape.runs import Run
@@ -172,3 +173,48 @@ def test_the_lock_of_a_study_is_beside_its_folder(run):
         pytest.raises(InputError, match="is being written by"),
     ):
         study(run, {"seed": 0})
+
+
+def lose(run, *numbers):
+    """A run of four batches without some."""
+    folder = run.path / "attention"
+    folder.mkdir()
+    for i in set(range(4)) - set(numbers):
+        (folder / f"batch-{i:04d}.safetensors").write_bytes(bytes([i]))
+
+
+def test_a_gap_in_the_batches_is_said(run):
+    """F5: a study of batches 0 and 2 says that 1 is missing."""
+    lose(run, 1)
+    said = []
+    with study_folder(run, "small", {"seed": 0}, INPUTS, Work(say=said.append)):
+        pass
+    assert len(said) == 1 and "has a gap: batch 1 is missing" in said[0]
+
+
+def test_a_result_of_other_batches_is_refused_by_name(run):
+    """F4: an exchanged batch is told, one that is gone is not."""
+    lose(run)
+    hashes = {f"batch {i}": file_hash(run.batch_path(i)) for i in range(4)}
+    study(run, {"seed": 0}, hashes)
+    assert newest(run, "small") is not None
+    run.batch_path(3).unlink()
+    assert newest(run, "small") is not None
+    run.batch_path(1).write_bytes(b"another")
+    with pytest.raises(InputError, match="made of another batch 1 than is there now"):
+        newest(run, "small")
+
+
+def test_what_is_being_written_is_not_deleted(run):
+    folder = study(run, {"seed": 0})
+    (kept,) = kept_studies(run, "small")
+    with locked(folder.path.with_name(f"{folder.key}.lock"), "it", lambda _: None):
+        for doomed in (kept, run):
+            with pytest.raises(InputError, match="is being written by process"):
+                doomed.delete()
+        assert (folder.path / "result.json").is_file()
+    folder.units.mkdir()
+    kept.delete()
+    assert not folder.path.exists() and not folder.units.exists()
+    run.delete()
+    assert not run.path.exists()
