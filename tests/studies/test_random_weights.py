@@ -26,7 +26,7 @@ def untrained(name, seed):
 
 def captured(model, out):
     images = np.random.default_rng(0).random((8, 28, 28, 1))
-    inputs = [TEXT * 4] if model.images is None else images
+    inputs = [TEXT * 4] if model.images is None else (images, np.arange(8) % 2)
     keep = ("probs", "scores", "hidden")
     hs.capture(model, inputs, tokens=24, batches=8, keep=keep, dtype="float32", out=out)
     return out
