@@ -2,7 +2,8 @@
 
     python scripts/prune_page.py [--check]
 
-Costs are means over the inputs that a method was judged on, with Student's interval; differences to `novelty` are paired
+Costs are means over the inputs that a method was judged on, with `headscape.intervals.mean_interval` (wider above where all
+inputs have one sign, since they may be skewed); differences to `novelty` are paired
 by input. `--check` only says whether the page is up to date.
 """
 
