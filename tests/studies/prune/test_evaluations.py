@@ -97,3 +97,19 @@ def test_a_damaged_evaluation_is_named(fresh, model):
     some.write_bytes(some.read_bytes()[:20])
     with pytest.raises(hs.InputError, match=rf"{some.name} is damaged .*delete it and run the same command again"):
         prune(folder, **options)
+
+
+def test_a_control_that_is_not_finite_does_not_pass_for_chance(fresh, model, monkeypatch):
+    from headscape.studies.prune.evaluations import Evaluations
+
+    losses = Evaluations.losses
+
+    def broken(self, on, *removal):
+        found = losses(self, on, *removal)
+        if on == "control":
+            found["copy.text"].values[0] = np.nan
+        return found
+
+    monkeypatch.setattr(Evaluations, "losses", broken)
+    with pytest.raises(hs.HeadscapeError, match=r"the loss of copy\.text or of its control is not finite"):
+        prune(fresh(), model=model, inputs=JUDGE, budget=0.1, criterion="output_norm", **QUICK)

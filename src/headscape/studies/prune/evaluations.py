@@ -18,6 +18,7 @@ import pandas as pd
 
 from headscape.attention.loss import Loss
 from headscape.attention.threads import torch_threads
+from headscape.errors import HeadscapeError
 from headscape.fingerprints import digest
 from headscape.intervals import mean_interval
 from headscape.pruning.judges import cost
@@ -107,6 +108,8 @@ class Evaluations:
         for name, intact in self.losses("choose").items():
             row: dict[str, Any] = {"ability": name, "intact": intact.mean, "chance": np.nan, "binds": True}
             if name in controls:
+                if not np.isfinite([controls[name].values, intact.values]).all():  # else it would pass for "at chance"
+                    raise HeadscapeError(f"the loss of {name} or of its control is not finite; please report it")
                 ahead = mean_interval(controls[name].values - intact.values)
                 row |= {"chance": controls[name].mean}
                 row["binds"] = judge(ahead, above=0.0, control="no better than chance").verdict == "holds"
