@@ -1,6 +1,9 @@
 """Size and speed of SmolLM2 without some heads, exported as `ragged`, against the intact model.
 
-    python benchmarks/export.py [--shares 0.2 0.4] [--repeats 9] [--threads 1]
+    python benchmarks/export.py [--shares 0.2 0.4] [--repeats 9] [--threads 1] [--gguf]
+
+`--gguf` removes as many key/value groups and runs both models in llama.cpp instead (the wheel xllamacpp): size of file
+and cache, tokens per second.
 
 The heads are a seeded random choice over all layers: size and speed do not depend on which. All models are in memory
 and run in turns; medians are printed. Generation is greedy, with a fixed number of tokens.
@@ -24,7 +27,11 @@ def main() -> None:
     parser.add_argument("--tokens", type=int, default=512)
     parser.add_argument("--repeats", type=int, default=9)
     parser.add_argument("--threads", type=int, default=1)
+    parser.add_argument("--gguf", action="store_true")
     args = parser.parse_args()
+    if args.gguf:
+        llama_cpp(args)
+        return
     import torch
 
     import headscape as hs
@@ -76,6 +83,39 @@ def main() -> None:
             ]
         )
     print(table(["", "parameters", "file", "forward", "generation"], rows))
+
+
+def llama_cpp(args: argparse.Namespace) -> None:
+    import xllamacpp
+
+    import headscape as hs
+    from headscape.pruning.export import export_pruned
+    from headscape.pruning.units import units_of
+
+    model = hs.load_model(args.model, device="cpu")
+    units = [[site.heads[h] for h in own] for site in model.sites for own in units_of(model, "group")[site.name]]
+    order = np.random.default_rng(0).permutation(len(units))
+    rows, servers = [], {}
+    with tempfile.TemporaryDirectory() as folder:
+        for share in (0.0, *args.shares):
+            heads = [head for i in order[: round(share * len(units))] for head in units[i]]
+            report = export_pruned(model, heads, Path(folder) / f"{share}.gguf")
+            params = xllamacpp.CommonParams()
+            params.model.path, params.n_ctx, params.n_parallel = str(report.path), PROMPT + 2 * NEW, 1
+            params.cpuparams.n_threads = params.cpuparams_batch.n_threads = args.threads
+            servers[f"{share:.0%} of the groups removed"] = (report, xllamacpp.Server(params))
+        prompt = list(range(100, 100 + PROMPT))
+        request = {"prompt": prompt, "n_predict": NEW, "temperature": 0.0, "ignore_eos": True, "cache_prompt": False}
+        calls = {name: lambda s=server: s.handle_completions(request) for name, (_, server) in servers.items()}
+        times = in_turns(calls, args.repeats)
+        first = next(iter(times.values())).wall
+        for name, (report, _) in servers.items():
+            cache = f"{report.kv_bytes.after:,.0f} ({report.kv_bytes.change:+.0%})"
+            size = f"{report.bytes.after / 2**20:.0f} MB ({report.bytes.change:+.1%})"
+            rate = f"{NEW / times[name].wall:.1f} ({first / times[name].wall - 1:+.1%})"
+            rows.append([name, size, cache, rate])
+        servers.clear()
+    print(table(["", "file, f16", "cache, bytes per token", f"tokens/s, {NEW} after {PROMPT}"], rows))
 
 
 if __name__ == "__main__":

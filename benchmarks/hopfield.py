@@ -15,6 +15,7 @@ from collections.abc import Callable
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional as F
 from torch.profiler import ProfilerActivity, profile
 
 from _timing import in_turns, table
@@ -122,10 +123,36 @@ def main() -> None:
         },
         options.repeats,
     )
+    rows += fused(x, heads, options.repeats)
     shape = f"{options.batch} x {n} tokens, {options.layers} layers x {heads} heads x {dim}"
     print(f"{shape}, forward and backward, medians of {options.repeats}, {options.threads} thread(s); ")
     print(f"limits: time {LIMIT_TIME}, memory {LIMIT_MEMORY} of standard eager attention\n")
     print(table(["what", "attention", "cpu seconds", "time over standard", "peak MB", "memory over standard"], rows))
+
+
+def fused(x: Tensor, heads: int, repeats: int) -> list[list[str]]:
+    """Why there is no fused path: carried scores as the bias of fused attention, beside the same step by step.
+
+    The scores must be computed for the next layer in any case, so the fused kernel has to save more than that; and the
+    fused kernels of the CPU refuse a bias that needs a gradient, so training falls back to plain operations.
+    """
+    batch, n, dim = x.shape
+    q, k, v = (torch.randn(batch, heads, n, dim // heads) for _ in range(3))
+    carried = torch.randn(batch, heads, n, n)
+
+    def scores() -> Tensor:
+        return (q * q.shape[-1] ** -0.5) @ k.transpose(2, 3) + carried
+
+    def attended() -> None:
+        F.scaled_dot_product_attention(q, k, v, attn_mask=carried)
+        scores()
+
+    with torch.no_grad():
+        return ratios(
+            "inference",
+            {"scores, softmax, values": lambda: scores().softmax(-1) @ v, "fused + scores": attended},
+            repeats,
+        )
 
 
 def ratios(what: str, calls: dict[str, Callable[[], None]], repeats: int) -> list[list[str]]:

@@ -23,7 +23,7 @@ START, END = "<!-- tables: scripts/prune_page.py -->\n", "<!-- end of tables -->
 NAMES = {
     "novelty": "`novelty`, linear (the default)",
     "michel": "gradient importance (Michel et al. 2019)",
-    "michel + linear": "the same, linear compensation",
+    "michel + linear": "gradient importance, linear compensation",
     "flap": "FLAP (An et al. 2024)",
     "slimgpt": "SlimGPT (Ling et al. 2024)",
     "slimllm": "SlimLLM (Guo et al. 2025)",
@@ -62,7 +62,9 @@ def section(found: dict[str, Any]) -> str:
         "|---" * (len(shares) + 2) + "|",
     ]
     rows = {name: [cost(found, name, share, main_ability) for share in shares] for name in grouped(methods)}
-    order = sorted(rows, key=lambda name: np.nanmean([cell.value if cell else np.nan for cell in rows[name]]))
+    order = sorted(
+        rows, key=lambda name: (rows[name].count(None), np.mean([cell.value for cell in rows[name] if cell]))
+    )
     for name in order:
         n = sorted({cell.n for cell in rows[name] if cell})
         label = NAMES.get(name, "random, three draws" if name == "random" else name)

@@ -34,7 +34,7 @@ def test_the_wheel_runs_the_demo_in_an_environment_of_its_own(load, tmp_path):
     assert Path(found).is_relative_to(place)
     headscape = tmp_path / "env" / "bin" / "headscape"
     assert run(headscape, "--version", cwd=tmp_path, env=clean).startswith("headscape ")
-    lines = run(headscape, "demo", "--tokens", "24", "--batches", "2", "-q", cwd=tmp_path, env=clean).splitlines()
+    lines = run(headscape, "demo", "--tokens", "16", "--batches", "1", "-q", cwd=tmp_path, env=clean).splitlines()
     assert [line.split()[0] for line in lines[-3:]] == ["found", "look", "next"]
     page = (tmp_path / "runs" / "demo" / "report.html").read_text(encoding="utf-8")
     assert 'id="grid"' in page and "270 heads in 30 layers" in page

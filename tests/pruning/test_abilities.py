@@ -12,10 +12,11 @@ from zoo import make
 
 
 class Words(Letters):
-    """A word is a token; what separates words is none."""
+    """A word is a token, a long one two; what separates words is none."""
 
     def encode(self, text, add_special_tokens=True, verbose=True):
-        return [10 + sum(map(ord, word)) % 80 for word in text.split()]
+        parts = [part for word in text.split() for part in ([word] if len(word) < 6 else [word[:3], word[3:]])]
+        return [10 + sum(map(ord, part)) % 80 for part in parts]
 
 
 @pytest.fixture(scope="module")
@@ -25,7 +26,7 @@ def model():
 
 @pytest.fixture(scope="module")
 def windows():
-    return [np.random.default_rng(i).integers(10, 90, 96) for i in range(4)]
+    return [np.random.default_rng(i).integers(10, 90, 96) for i in range(8)]
 
 
 def test_the_second_half_is_judged_and_the_control_differs_in_the_first_alone(model, windows):
@@ -44,13 +45,16 @@ def test_facts_are_asked_for_at_several_distances(model, windows):
     for task, control in zip(found.tasks, found.control, strict=True):
         ids, other = (one.arguments["input_ids"][0].tolist() for one in (task, control))
         distances = []
-        for start, stop in task.spans:
-            statement = ids[start - 3 : stop]  # NAME lives in PLACE
-            stated = [i for i in range(start - 3) if ids[i : i + 3] == statement[:3]]
-            assert len(stated) == 1 and ids[stated[0] + 3] != 0
+        lives = Words().encode("lives in")
+        for (start, stop), (a, b) in zip(task.spans, control.spans, strict=True):
+            asked = ids[start - 3 : start]  # the end of a NAME, lives in
+            stated = [i for i in range(start - 3) if ids[i : i + 3] == asked]
+            assert stated and asked[1:] == lives
+            assert other[a - 3 : b] == ids[start - 3 : stop]  # the same answer, after other facts
             distances.append(start - 3 - stated[0])
-        assert distances[0] == max(distances) and len(set(distances)) > 1
+        assert len(set(distances)) > 1
         assert ids[task.spans[0][0] - 3 :] == other[control.spans[0][0] - 3 :] and ids != other
+    assert any(t.spans != c.spans for t, c in zip(found.tasks, found.control, strict=True))  # of different lengths
     assert "retrieval" not in abilities_of(model, [w[:20] for w in windows])  # no room for facts
 
 

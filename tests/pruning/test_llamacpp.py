@@ -87,10 +87,7 @@ def test_an_intact_model_and_what_is_refused(tmp_path):
 def test_smollm2_without_a_fifth_of_its_groups_generates_in_llama_cpp(load, tmp_path):
     xllamacpp = pytest.importorskip("xllamacpp", reason="the wheel xllamacpp (llama.cpp) is not installed")
     model = load("smollm2-135m")
-    rng = np.random.default_rng(0)
-    groups = [(layer, g) for layer in range(30) for g in range(3)]
-    gone = [groups[i] for i in rng.permutation(90) if groups[i][0] > 2][:18]
-    heads = [(layer, 3 * g + h) for layer, g in gone for h in range(3)]
+    heads = [(layer, 3 * (layer % 3) + h) for layer in range(5, 23) for h in range(3)]  # 18 of 90 groups
     means = hs.mean_outputs(model, [hs.sample_text("rank")], tokens=128, batches=4)
     report = export_pruned(model, heads, tmp_path / "small.gguf", means=means)
     assert report.kv_bytes.change == pytest.approx(-0.2)

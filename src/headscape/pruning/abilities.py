@@ -101,7 +101,10 @@ def abilities_of(model: Model, windows: Sequence[Ids], seed: int = 0) -> dict[st
     if all(asked):
         items = [one for one in asked if one is not None]
         others = [*items[1:], items[0]]
-        swapped = [_task([*o[0][: o[2]], *i[0][i[2] :]], i[1]) for i, o in zip(items, others, strict=True)]
+        swapped = []
+        for (ids, spans, start), (other, _, stop) in zip(items, others, strict=True):
+            moved = [(a + stop - start, b + stop - start) for a, b in spans]  # contexts may differ in length
+            swapped.append(_task([*other[:stop], *ids[start:]], moved))
         found["retrieval"] = Ability([_task(ids, spans) for ids, spans, _ in items], swapped)
     return found
 

@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from headscape.collapse.residual import effective_rank, relative_residual
-from headscape.collapse.similarity import BINS, points_of
+from headscape.collapse.similarity import histogram
 from headscape.hopfield.networks import NetworkConfig, Transformer, arm
 from headscape.studies.train.measures import by_layer, lesioned
 
@@ -49,7 +49,8 @@ def test_every_measure_pair_by_pair(case):
         assert got["similarity"][layer] == pytest.approx(np.mean(values), abs=1e-5)
         assert got["aligned"][layer] == pytest.approx(np.mean(np.array(values) > 0.99), abs=1e-9)
         assert sum(got["counts"][layer]) == len(pairs)
-        np.testing.assert_allclose(np.sort(values), points_of(got["counts"][layer], n=len(pairs)), atol=2 / BINS)
+        moved = np.cumsum(got["counts"][layer]) - np.cumsum(histogram(values))  # rounding may move a pair by a bin
+        assert np.abs(moved).max() <= 2
         assert got["residual"][layer] == pytest.approx(np.mean([relative_residual(t.numpy()) for t in h]))
         assert got["rank"][layer] == pytest.approx(np.mean([effective_rank(t.numpy()) for t in h]))
     for layer, probs in enumerate(probabilities(network, x)):

@@ -103,11 +103,12 @@ def _rank(r: CollapseResult) -> FigureSpec:
     )
 
 
-def _violins(counts: Array, left: int, right: int | None, **rest: Any) -> FigureSpec:
-    """Histograms (n_variant, n_layer, n_bin) of one variant, or of two side by side, as violins by layer."""
-    sides = [(left, "both")] if right is None else [(left, "left"), (right, "right")]
+def _violins(r: CollapseResult, counts: Array, right: int | None, **rest: Any) -> FigureSpec:
+    """Histograms (n_variant, n_layer, n_bin) of the model, or of it and a variant side by side, as violins by layer."""
+    sides = [(0, "both")] if right is None else [(0, "left"), (right, "right")]
     groups = [
-        {"name": f"L{k}", "values": points_of(counts[a, k]), "side": side}
+        {"name": f"L{k}", "side": side, "label": NAMES.get(r.variants[a], r.variants[a])}
+        | {"values": points_of(counts[a, k])}
         for k in shown_layers(counts.shape[1])
         for a, side in sides
     ]
@@ -118,8 +119,8 @@ def _similarity(r: CollapseResult, beside: str | None, id: str, read: str) -> Fi
     assert r.similarity is not None
     words = "The same word twice is alike from the start; the figure of shares counts different words separately."
     return _violins(
+        r,
         r.similarity.sum(axis=1),
-        0,
         None if beside is None else r.at(beside),
         id=id,
         title="Similarity of tokens" + (f": model (left), {NAMES[beside]} (right)" if beside else ""),
@@ -193,8 +194,8 @@ def _entropy(r: CollapseResult) -> FigureSpec:
     assert r.entropies is not None
     other = next((name for name in ("hidden", "random") if name in r.variants), None)
     return _violins(
+        r,
         r.entropies,
-        0,
         None if other is None else r.at(other),
         id="entropy-layers",
         title="Entropy of attention" + (f": model (left), {NAMES[other]} (right)" if other else ""),

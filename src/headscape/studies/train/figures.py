@@ -176,7 +176,7 @@ def _by_layer(r: TrainResult, name: str) -> FigureSpec:
         + (f" Over {r.pairs} of a sequence." if name == "similarity" else ""),
         caveat="A common offset of all tokens makes cosines high without any loss of rank."
         if name == "similarity"
-        else "Of trained networks that differ in more than their attention's tokens.",
+        else "A few tokens or features of large size can dominate it.",
         alt=f"Lines of {title.lower()}, one per arm.",
         x_label="layer",
         y_label=axis,

@@ -38,6 +38,7 @@ Log = Mapping[str, Any]
 _T = TypeVar("_T")
 IMAGE_EVALUATION = (10, 100)  # batches of 100 images at each evaluation, and at the end
 TEXT_EVALUATION = (16, 64)  # batches of 8 windows
+MODEL_EVALUATION = (2, 8)  # the same, of a trained model: its windows are longer and cost more
 DEFAULT_ARMS = ("standard", "hidden", "skip", "both", "longer")
 
 
@@ -205,7 +206,7 @@ def _plan(
     if autocast and autocast not in AUTOCAST:
         raise InputError(f"autocast is one of {', '.join(AUTOCAST)}, not {autocast!r}")
     check_augment(augment)
-    at_each, at_end = IMAGE_EVALUATION if network.kind == "vit" else TEXT_EVALUATION
+    at_each, at_end = {"vit": IMAGE_EVALUATION, "model": MODEL_EVALUATION}.get(network.kind, TEXT_EVALUATION)
     return Plan(
         network=network,
         **counts,
