@@ -45,10 +45,8 @@ def test_the_command_refuses_in_one_line(vit_run):
         ([vit_run, "--table1"], "name a run or a model, or ask for --table1"),
         (["--table1", "--text", __file__], "table 1 has its own images"),
         ([vit_run, "--text", __file__], "is a run and has its own inputs"),
-        ([vit_run, "--jobs", 0], "'--jobs'"),
         (["no-such-model", "--alpha-hidden", 1], "--alpha-hidden must be at least 0 and below 1, not 1.0"),
         (["--table1", "--alpha-hidden", "nan", "--out", "never-made"], "--alpha-hidden must be at least 0"),
-        (["--table1", "--seeds", 0, "--out", "never-made"], "'--seeds'"),
         (["no-such-model"], "no bundled model 'no-such-model'"),
     ]:
         done = command(*arguments)
