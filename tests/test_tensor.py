@@ -94,8 +94,8 @@ def test_blocks_are_cut_as_numpy_cuts(n):
     for pool in range(1, n + 1):
         sizes = [len(part) for part in np.array_split(np.arange(n), pool)]
         np.testing.assert_array_equal(np.diff(block_bounds(n, pool)), sizes)
-    for pool in (0, n + 1):
-        with pytest.raises(InputError, match=f"a whole number from 1 to {n}, not {pool}"):
+    for pool, said in ((0, "must be at least 1, not 0"), (n + 1, f"not {n + 1}")):
+        with pytest.raises(InputError, match=said):
             block_bounds(n, pool)
 
 

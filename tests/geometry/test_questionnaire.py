@@ -214,7 +214,7 @@ def test_stops_when_every_change_is_below_the_tolerance(tensor, fitted):
         ({"n_iter": np.nan}, "n_iter must be a whole number, not nan"),
         ({"level_weight": np.inf}, "level_weight must be a finite number, not inf"),
         ({"size_weight": np.nan}, "size_weight must be a finite number, not nan"),
-        ({"markov_alpha": np.nan}, "markov_alpha must be a finite number, not nan"),
+        ({"markov_alpha": np.nan}, "markov_alpha must be a number from -10 to 10, not nan"),
         ({"n_eigenvectors": 0}, "n_eigenvectors must be at least 1, not 0"),
         ({"merge_scale": -1.0}, "merge_scale must be positive, not -1.0"),
         ({"eps_scale": 0.0}, "eps_scale must be positive"),

@@ -9,10 +9,19 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from headscape.attention.taps import Tap, attend, split_heads
+from headscape.attention.taps import AttentionCall, Tap, attend, split_heads
 from headscape.errors import InputError
 
 __all__ = ["through_multihead"]
+
+
+class _Seen(Tap):
+    """Looks at whole maps and leaves them: where the caller wants them back they must be computed."""
+
+    blockwise = False
+
+    def probs(self, call: AttentionCall, probs: Tensor) -> Tensor:
+        return probs
 
 
 def _multihead_forward(module: nn.MultiheadAttention, taps: list[Tap]) -> Callable[..., tuple[Tensor, Tensor | None]]:
@@ -51,7 +60,8 @@ def _multihead_forward(module: nn.MultiheadAttention, taps: list[Tap]) -> Callab
         if padding is not None:
             padding = (padding[None] if single else padding)[:, None, None, :]
             mask = padding if mask is None else mask + padding
-        out, probs = attend(taps, module, q, k, v, mask, dropout=module.dropout)
+        seen = [*taps, _Seen()] if need_weights else taps
+        out, probs = attend(seen, module, q, k, v, mask, dropout=module.dropout)
         projected = module.out_proj(out.flatten(2))
         if not module.batch_first:
             projected = projected.transpose(0, 1)

@@ -44,9 +44,9 @@ def test_a_mean_over_pairs_has_the_interval_of_the_jackknife_over_groups():
     x = np.array([0.3, 0.9, 0.4, 1.1, 0.2])
     D = np.add.outer(x, x)  # additive: the mean over pairs is twice the mean over groups
     where = np.triu(np.ones((5, 5), dtype=bool), 1)
-    found, truth = mean_distance(D, where), mean_interval(2 * x)
-    assert found.value == pytest.approx(truth.value) and found.n == 5
-    assert (found.low, found.high) == pytest.approx((truth.low, truth.high))
+    found, truth = mean_distance(D, where), mean_interval(2 * (x - x.mean()))  # of both signs: Student's
+    assert found.value == pytest.approx(2 * x.mean()) and found.n == 5
+    assert (found.low - found.value, found.high - found.value) == pytest.approx((truth.low, truth.high))
     D[0, 1] = np.nan
     assert not mean_distance(D, where).known and np.isnan(mean_distance(D, where).value)
 

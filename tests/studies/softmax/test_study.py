@@ -264,7 +264,7 @@ def test_refusals_say_what_to_do_and_leave_nothing(run, tmp_path):
         (copy, {"block": "decoder"}, "no block"),
         (copy, {"batches": 0}, "batches must be at least 1"),
         (copy, {"jobs": 0}, "jobs must be at least 1"),
-        (copy, {"tolerance": 0}, "tolerance above 0"),
+        (copy, {"tolerance": 0}, "tolerance must be positive"),
         (copy, {"questionnaire": Questionnaire(n_iter=0)}, "n_iter"),
         (copy, {"control": True}, "there is no model"),
     ):

@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 
 __all__ = ["batch_files", "measure_trees", "organize", "shuffled_rows", "tensor_shape", "unit_memory"]
 
-HELD, BESIDE = 12, 26
+HELD, BESIDE = 12, 28
 """Bytes per entry: of a batch as it is read, its tensor and its null; and of entropies and curves at their peak."""
 LIBRARIES = 64e6
 """Bytes of compiled kernels and scratch arrays, whatever the shape."""
