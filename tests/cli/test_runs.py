@@ -103,7 +103,7 @@ def test_mistakes_are_one_line_and_exit_code_two(tiny, tmp_path, monkeypatch, ca
         ([*base, "--text", "empty.txt"], "the text is empty"),
         ([*base, "--text", "short.txt"], "longest text has 2 tokens, a window needs 16"),
         ([*base, "--text", text, "--tokens", "9999"], "takes at most 2048"),
-        ([*base, "--text", text, "--images", text], "either --text or --images"),
+        ([*base, "--text", text, "--images", text], "--text or --images, not both"),
         ([*base, "--text", text, "--layers", "a-b"], "not a list of numbers"),
         ([*base, "--text", text, "--keep", "everything"], "keep is a selection"),
         (["import", "none.npy"], "no file"),

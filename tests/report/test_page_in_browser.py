@@ -107,7 +107,7 @@ def test_first_screen_says_what_was_found(page):
     assert [item.get_attribute("class") for item in findings] == ["holds", "fails", "unsure", "plain"]
     assert "Shuffling does not change <b>this</b>." in findings[1].inner_text()
     rule = findings[2].query_selector(".rule")
-    assert rule.inner_text() == "? Cannot tell: one batch; capture at least 3"
+    assert rule.inner_text() == "? Cannot tell: one batch; capture at least 3."
     sizes = "e => [parseFloat(getComputedStyle(e.querySelector('small')).fontSize), parseFloat(getComputedStyle(e).fontSize)]"
     small, normal = rule.evaluate(sizes)
     assert small < normal

@@ -155,7 +155,9 @@ def decay_curve(
         supports[without] = supports[without][1:]
     curve: FloatArray = size.reshape(-1, 1 if one else size.shape[-1])
     n = len(curve) if n is None else min(integer("n", n, low=1), len(curve))
-    if by == "support":
+    if n == 0:  # one key, whose constant function was all there is
+        pass
+    elif by == "support":
         index = largest_supports(supports, n).indices
         curve = curve[np.ravel_multi_index(tuple(index.T), size.shape[: len(basis)])]
     else:

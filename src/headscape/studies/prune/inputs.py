@@ -151,6 +151,8 @@ def prepare_inputs(pruning: Pruning, model: Model, captured: Capture) -> Prepare
         _abilities(model, part, rows.get(name, []), seed + i)
         for i, (name, part) in enumerate((("choose", left[:cut]), ("judge", left[cut:])))
     )
+    both = choosing.keys() & judging.keys()  # few windows may be enough for an ability in one part only
+    choosing, judging = ({name: found[name] for name in found if name in both} for found in (choosing, judging))
     facts |= {"ranked": len(ranked), "chosen_on": cut, "judged_on": len(left) - cut, "calibrated_on": len(more)}
     facts |= {"repeats": len(evidence.fit) - len(ranked) - len(more) - len(rows.get("calibrate", []))}
     choose = LossJudge(model, left[:cut], seed, by_name(choosing))
