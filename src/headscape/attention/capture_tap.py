@@ -46,7 +46,7 @@ class CaptureTap(Tap):
     chosen
         {site name: (site, heads to keep)}.
     pool, n_rows, seed
-        With `pool`, maps are averaged onto a pool x pool grid of token blocks as their rows come by, and `n_rows`
+        With `pool`, maps are averaged onto a pool x pool grid of token blocks as their rows are computed, and `n_rows`
         seeded rows are kept whole beside it.
     """
 

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from headscape.attention.loading import quiet
+from headscape.attention.loading import read_gguf_tokenizer
 from headscape.errors import InputError
 
 __all__ = ["read_deci"]
@@ -104,7 +104,6 @@ def _ours(
 def _tokenizer(file: Path, scratch: Path) -> Any:
     """The tokenizer, which transformers reads from a file that claims to be of architecture llama; None without one."""
     import gguf
-    import transformers
 
     fields = gguf.GGUFReader(file).fields
     kind = fields.get("tokenizer.ggml.model")
@@ -120,7 +119,4 @@ def _tokenizer(file: Path, scratch: Path) -> Any:
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()
     writer.close()
-    with quiet():
-        return transformers.AutoTokenizer.from_pretrained(
-            scratch, gguf_file=plain.name, local_files_only=True, trust_remote_code=False
-        )
+    return read_gguf_tokenizer(plain)

@@ -9,6 +9,7 @@ import io
 import json
 from collections.abc import Iterator
 from contextlib import contextmanager, redirect_stderr
+from functools import partial
 from logging import ERROR, getLogger
 from pathlib import Path
 from typing import Any
@@ -25,6 +26,7 @@ __all__ = [
     "quiet",
     "read_config",
     "read_gguf",
+    "read_gguf_tokenizer",
     "read_module",
     "read_tokenizer",
     "stock_class",
@@ -152,7 +154,9 @@ def _builder(kind: Any) -> Any:
     """What makes a network of a configuration."""
     import transformers
 
-    return transformers.AutoModel.from_config if kind is transformers.AutoModel else kind
+    return (
+        partial(transformers.AutoModel.from_config, trust_remote_code=False) if kind is transformers.AutoModel else kind
+    )
 
 
 def draw_module(kind: Any, config: Any, folder: Path, seed: int) -> Any:
@@ -184,7 +188,16 @@ def read_gguf(file: Path) -> tuple[Any, Any]:
         build: Any = transformers.AutoModelForCausalLM.from_config
         with torch.device("meta"):
             module = build(config, trust_remote_code=False)
-        return module, transformers.AutoTokenizer.from_pretrained(file.parent, **options)
+    return module, read_gguf_tokenizer(file)
+
+
+def read_gguf_tokenizer(file: Path) -> Any:
+    """The tokenizer of a GGUF file."""
+    import transformers
+
+    options: dict[str, Any] = {"gguf_file": file.name, "local_files_only": True, "trust_remote_code": False}
+    with _reading(file):
+        return transformers.AutoTokenizer.from_pretrained(file.parent, **options)
 
 
 def gguf_weights(reader: Any, module: Any) -> Iterator[tuple[str, Any]]:

@@ -1,4 +1,4 @@
-"""Pooling: attention averaged onto a grid of token blocks while the rows of a map come by; no map is ever held."""
+"""Pooling: attention averaged onto a grid of token blocks while the rows of a map are computed; no map is ever held."""
 
 from __future__ import annotations
 

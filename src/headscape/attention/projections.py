@@ -40,7 +40,7 @@ SEPARATE = (
 FUSED = ("c_attn", "qkv_proj", "Wqkv", "query_key_value")  # GPT-2; Phi-3; MPT; Bloom and Falcon
 BESIDE = ("pos_key_proj", "pos_query_proj")  # DeBERTa's maps of positions, with as many heads as the queries
 PER_HEAD = ("sinks",)  # GPT-OSS: one number a query head
-SHARED = ("relative_attention_bias",)  # T5: one row a head, but used by all layers of the stack, so it stays whole
+SHARED = ("relative_attention_bias",)  # T5: one row per head, but used by all layers of the stack, so it stays whole
 
 
 def _is_linear(module: nn.Module) -> bool:
