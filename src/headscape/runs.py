@@ -20,7 +20,7 @@ from typing import Any
 
 from headscape.errors import InputError
 from headscape.locks import locked
-from headscape.storage import LOCK, PARTIAL, write_json
+from headscape.storage import LOCK, PARTIAL, read_json, write_json
 from headscape.version import __version__
 
 __all__ = ["FORMAT", "Run", "find_runs", "human_bytes"]
@@ -89,7 +89,7 @@ class Run:
         if not file.is_file():
             raise InputError(f"{path} is not a run directory: it has no run.json; `headscape capture` makes one")
         try:
-            meta = json.loads(file.read_text(encoding="utf-8"))
+            meta = read_json(file)
             found = meta["format"]
         except (OSError, ValueError, KeyError, TypeError):
             raise InputError(f"{file} is damaged: it is not the JSON headscape writes; capture again") from None

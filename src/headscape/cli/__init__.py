@@ -70,7 +70,7 @@ def main() -> None:
     except MemoryError:
         _fail("out of memory; use fewer tokens, heads or batches", 1)
     except Exception as error:
-        mistake = about_a_file(error) if isinstance(error, OSError) else None
+        mistake = about_a_file(error)
         if mistake is not None:
             _fail(str(mistake), mistake.exit_code)
         usage = getattr(error, "format_message", None)  # typer could not read the command line

@@ -9,6 +9,7 @@ import typer
 
 from headscape.cli import options as o
 from headscape.cli.records import Loading, command
+from headscape.cli.runs import source_of
 from headscape.cli.shared import finish, listed, out
 from headscape.errors import InputError
 
@@ -71,12 +72,11 @@ def prune(
     from headscape.studies.prune.study import prune as run_prune
 
     check_kind(kind, out_dir, numbers)
-    if text is not None and images is not None:
-        raise InputError("give either --text or --images, not both")
+    source = source_of(text, images)
     options: dict[str, Any] = {} if criteria is None else {"criteria": listed(criteria)}
     options |= {"budget": None if heads is not None else budget_of(budget), "n_heads": heads, "windows": windows}
     options |= {"fractions": [share(f"{part}%") for part in fractions.split(",")], "evaluations": evaluations}
-    options |= {"inputs": images if text is None else text, "calibrate": calibrate, "task": task, "task_by": task_by}
+    options |= {"inputs": source, "calibrate": calibrate, "task": task, "task_by": task_by}
     options |= {
         "repeats": share(repeats),
         "unit": unit,

@@ -22,7 +22,7 @@ from headscape.locks import locked
 from headscape.records import FORMAT
 from headscape.results import Result
 from headscape.runs import Run
-from headscape.storage import LOCK, write_json, writes_to
+from headscape.storage import LOCK, read_json, write_json, writes_to
 from headscape.studies.work.how import Work
 
 __all__ = ["Folder", "Kept", "kept_studies", "newest", "newest_by_block", "study_folder"]
@@ -150,7 +150,7 @@ def kept_studies(run: Run | Path, study: str) -> list[Kept]:
         result = file.parent / "result.json"
         finished = result.stat().st_mtime_ns / 1e9 if result.is_file() else None
         try:
-            facts = json.loads(file.read_text(encoding="utf-8"))
+            facts = read_json(file)
         except (OSError, ValueError):
             facts = {}
         found.append(Kept(study, file.parent, facts if isinstance(facts, dict) else {}, finished))
