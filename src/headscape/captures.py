@@ -99,6 +99,8 @@ def _check_header(info: dict[str, Any], shape: Callable[[str], tuple[int, ...]])
                     raise ValueError(f"{kind} of layer {layer} of {block} has another shape than its header says")
                 sizes.add(tuple(size))
         fits = all(len(each) in (0, n) for size in sizes for each, n in zip(tokens, size, strict=True))
+        if info.get("pool") is not None:
+            sizes.add(tuple(shape(f"{axis}_bounds/{block}")[0] - 1 for axis in ("query", "key")))
         if len(sizes) > 1 or not fits:
             raise ValueError(f"the maps of {block} have different shapes, or others than their tokens")
 

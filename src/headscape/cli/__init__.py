@@ -59,7 +59,9 @@ def main() -> None:
             raise SystemExit(app(standalone_mode=False))
     except Stopped as stop:
         _say_stopped()
-        raise SystemExit(stop.code) from None
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(stop.code)  # all is cleaned up; the interpreter would take seconds to take torch and a model apart
     except HeadscapeError as error:
         _fail(str(error), error.exit_code)
     except ModuleNotFoundError as error:
