@@ -244,7 +244,7 @@ def gaussian_scores() -> list[Row]:
     covariance = np.mean(v[:, 0] * v[:, 1])
     rows.append(("Cov(x_i, x_j) on that sphere", number(-(length**2) / n / (n - 1)), "0", f"{covariance:.1e}"))
     broken = angle_bound(rng)
-    rows.append(("|<W_q x, W_k y>| exceeds its bound", f"{broken:.0%} of draws (with |cos| as a factor)", "0%", "20,000 draws"))
+    rows.append(("Size of a score exceeds its bound (section 6.3.3)", f"{broken:.0%} of draws (with |cos| as a factor)", "0%", "20,000 draws"))
     error = slerp_experiment(100, 10.0, pairs=200).relative_error
     rows.append(("Error of the SLERP 'theorem' (n = 100, l = 10)", "0", "an approximation", f"{error:.2f}, relative"))
     return rows
