@@ -163,7 +163,9 @@ def diffusion() -> list[Row]:
             "Eigenvalues after the constant: first three, last three",
             "-",
             "-",
-            ", ".join(number(v) for v in spectrum.values[:3]) + "; " + ", ".join(number(v) for v in spectrum.values[-3:]),
+            ", ".join(number(v) for v in spectrum.values[:3])
+            + "; "
+            + ", ".join(number(v) for v in spectrum.values[-3:]),
         ),
     ]
 
@@ -174,7 +176,7 @@ def regularity() -> list[Row]:
     M = rng.standard_normal((64, 64)).cumsum(axis=0).cumsum(axis=1)
     p = hs.paraproduct(M, tree, tree, function="identity")
     printed = p.approximation - p.boundary
-    scores, probs = vision()
+    scores, _ = vision()
     log = scores - logsumexp(scores, axis=1, keepdims=True)
     n = scores.shape[1]
     exponents, wide = [], hs.PartitionTree.dyadic(128)
@@ -225,7 +227,9 @@ def gaussian_scores() -> list[Row]:
     mu, variance = 0.3, 1.2
     draws = np.exp(rng.normal(mu, variance**0.5, 2_000_000))
     printed = np.exp((mu + variance) / 2)
-    rows.append(("E exp X, X normal", number(printed), number(lognormal_moments(mu, variance).mean), number(draws.mean())))
+    rows.append(
+        ("E exp X, X normal", number(printed), number(lognormal_moments(mu, variance).mean), number(draws.mean()))
+    )
     n, length = 50, 3.0
     v = rng.standard_normal((400_000, n))
     v *= length / np.linalg.norm(v, axis=1, keepdims=True)
@@ -244,7 +248,14 @@ def gaussian_scores() -> list[Row]:
     covariance = np.mean(v[:, 0] * v[:, 1])
     rows.append(("Cov(x_i, x_j) on that sphere", number(-(length**2) / n / (n - 1)), "0", f"{covariance:.1e}"))
     broken = angle_bound(rng)
-    rows.append(("Size of a score exceeds its bound (section 6.3.3)", f"{broken:.0%} of draws (with |cos| as a factor)", "0%", "20,000 draws"))
+    rows.append(
+        (
+            "Size of a score exceeds its bound (section 6.3.3)",
+            f"{broken:.0%} of draws (with |cos| as a factor)",
+            "0%",
+            "20,000 draws",
+        )
+    )
     error = slerp_experiment(100, 10.0, pairs=200).relative_error
     rows.append(("Error of the SLERP 'theorem' (n = 100, l = 10)", "0", "an approximation", f"{error:.2f}, relative"))
     return rows
@@ -329,7 +340,12 @@ def collapse() -> list[Row]:
         exact = relative_residual(network(torch.as_tensor(tokens))[0].numpy())
         single = relative_residual(network.float()(torch.as_tensor(tokens, dtype=torch.float32))[0].numpy())
     return [
-        ("Eq. 6: ||A B||_1 against ||A||_inf ||B||_1, A a column of three ones, B = 1", number(right), "false", number(left)),
+        (
+            "Eq. 6: ||A B||_1 against ||A||_inf ||B||_1, A a column of three ones, B = 1",
+            number(right),
+            "false",
+            number(left),
+        ),
         (
             "Lemma D.2: residual of two heads over the bound (2^18 features)",
             "at most 1",
@@ -408,7 +424,9 @@ PAGES: dict[str, Callable[[], list[Row]]] = {
 def main() -> None:
     """Write the rows of every page."""
     for page, rows in PAGES.items():
-        write_json(RESULTS / f"{page}.json", {"command": "python docs/theory/checks.py", "rows": [list(r) for r in rows()]})
+        write_json(
+            RESULTS / f"{page}.json", {"command": "python docs/theory/checks.py", "rows": [list(r) for r in rows()]}
+        )
         print(page)
 
 

@@ -67,8 +67,18 @@ def trees(colours: tuple[str, ...], ink: str) -> Figure:
     cluster = P.labels["head"]["coarse"][order[folders.start[leaves]]]
     for c in range(4):
         here = leaves[cluster == c]
-        left.scatter(x[here], y[here], color=colours[c], marker=PAPER_MARKERS[c], s=16, zorder=3, label=f"planted cluster {c + 1}")
-    left.set(title="Tree of 24 heads: each level is a partition", xlabel="head, in tree order", ylabel="level", xticks=[])
+        left.scatter(
+            x[here],
+            y[here],
+            color=colours[c],
+            marker=PAPER_MARKERS[c],
+            s=16,
+            zorder=3,
+            label=f"planted cluster {c + 1}",
+        )
+    left.set(
+        title="Tree of 24 heads: each level is a partition", xlabel="head, in tree order", ylabel="level", xticks=[]
+    )
     levels = range(0, tree.n_levels, 2)
     left.set_yticks([-level for level in levels], [str(level) for level in levels])
     left.legend(loc="upper center", bbox_to_anchor=(0.5, -0.12), ncols=2)
@@ -91,7 +101,9 @@ def haar(colours: tuple[str, ...], ink: str) -> Figure:
     P = planted()
     found = hs.Questionnaire().fit(P.values).trees_
     natural = [hs.PartitionTree.dyadic(n) for n in P.values.shape]
-    for (name, trees_), colour, dash in zip((("organized", found), ("as given", natural)), colours, ("-", "--"), strict=False):
+    for (name, trees_), colour, dash in zip(
+        (("organized", found), ("as given", natural)), colours, ("-", "--"), strict=False
+    ):
         energy = np.sort(hs.haar_transform(P.values - P.values.mean(), trees_).ravel() ** 2)[::-1]
         share = 1 - np.cumsum(energy) / energy.sum()
         at = np.unique(np.geomspace(1, share.size, 60).astype(int))
@@ -182,7 +194,9 @@ def gaussian(colours: tuple[str, ...], ink: str) -> Figure:
     rng, d = np.random.default_rng(0), 64
     figure = Figure(figsize=(WIDTH, 2.5))
     U, V = (np.linalg.qr(rng.standard_normal((d, d)))[0] for _ in range(2))
-    for ax, rank, title in zip(figure.subplots(1, 2), (d, 2), ("C spread over 64 directions", "C of rank 2"), strict=True):
+    for ax, rank, title in zip(
+        figure.subplots(1, 2), (d, 2), ("C spread over 64 directions", "C of rank 2"), strict=True
+    ):
         s = np.where(np.arange(d) < rank, 1.0, 0.0) / np.sqrt(rank)
         C = (U * s) @ V.T
         moments = bilinear.form_moments(C, np.zeros(d), np.zeros(d), np.eye(d), np.eye(d))
@@ -191,8 +205,15 @@ def gaussian(colours: tuple[str, ...], ink: str) -> Figure:
         bins = np.linspace(-6, 6, 61)
         ax.hist(scores, bins, density=True, color=colours[0], alpha=0.55, label="measured")
         t = np.linspace(-6, 6, 200)
-        ax.plot(t, norm.pdf(t, moments.mean, moments.variance**0.5), "--", color=colours[1], label="normal, same variance")
-        ax.set(title=f"{title}: excess kurtosis {moments.kurtosis:.2f}", xlabel="score x^T C y", yscale="log", ylim=(1e-5, 2))
+        ax.plot(
+            t, norm.pdf(t, moments.mean, moments.variance**0.5), "--", color=colours[1], label="normal, same variance"
+        )
+        ax.set(
+            title=f"{title}: excess kurtosis {moments.kurtosis:.2f}",
+            xlabel="score x^T C y",
+            yscale="log",
+            ylim=(1e-5, 2),
+        )
         ax.legend()
     return figure
 
@@ -206,7 +227,9 @@ def matrices(colours: tuple[str, ...], ink: str) -> Figure:
     trained = W[name].detach().numpy().astype(float)
     noise = rng.normal(0, trained.std(), trained.shape)
     figure = Figure(figsize=(WIDTH, 2.5))
-    for ax, M, title in zip(figure.subplots(1, 2), (noise, trained), ("Noise", "A trained matrix (ViT, layer 3)"), strict=True):
+    for ax, M, title in zip(
+        figure.subplots(1, 2), (noise, trained), ("Noise", "A trained matrix (ViT, layer 3)"), strict=True
+    ):
         values = singular_values(M) ** 2
         law = MarchenkoPastur(*M.shape, float((M**2).mean()))
         edges = np.geomspace(values.min() * 0.9, max(float(values.max()), law.edges[1]) * 1.1, 31)
@@ -246,7 +269,14 @@ def hopfield(colours: tuple[str, ...], ink: str) -> Figure:
     left, right = figure.subplots(1, 2)
     layers, n = np.arange(1, 9), 8
     for i, a in enumerate((0.3, 0.5, 0.7)):
-        left.plot(layers, (1 - a) * a ** (n - layers), color=colours[i], marker=PAPER_MARKERS[i], markersize=3, label=f"a' = {a}")
+        left.plot(
+            layers,
+            (1 - a) * a ** (n - layers),
+            color=colours[i],
+            marker=PAPER_MARKERS[i],
+            markersize=3,
+            label=f"a' = {a}",
+        )
     left.set(title="Weight of each layer's scores in layer 8", xlabel="layer", ylabel="weight")
     left.legend()
     rng, tokens, dim = np.random.default_rng(0), 6, 8
@@ -256,12 +286,18 @@ def hopfield(colours: tuple[str, ...], ink: str) -> Figure:
     fine = dynamics.trajectory(start, field, steps * 50, rho / 50, rho / 50, "forward", "forward")
     truth = [state.x for state in fine[::50]]
     for i, (kind, name) in enumerate(
-        ((("forward", "backward"), "forward, backward (MHA)"), (("forward", "forward"), "forward, forward"), (("central", "central"), "central"))
+        (
+            (("forward", "backward"), "forward, backward (MHA)"),
+            (("forward", "forward"), "forward, forward"),
+            (("central", "central"), "central"),
+        )
     ):
         found = dynamics.trajectory(start, field, steps, rho, rho, *kind)
         error = [np.abs(state.x - x).max() for state, x in zip(found, truth, strict=True)]
         right.plot(error[1:], color=colours[i], linestyle=("-", "--", ":")[i], label=name)
-    right.set(yscale="log", title="Distance from the continuous equations", xlabel="layer (step 0.25)", ylabel="largest error")
+    right.set(
+        yscale="log", title="Distance from the continuous equations", xlabel="layer (step 0.25)", ylabel="largest error"
+    )
     right.legend()
     return figure
 
