@@ -112,11 +112,15 @@ def mean_outputs_on(model: Model, samples: Sequence[Sample]) -> dict[HeadId, npt
     return means
 
 
-class _Scaling(Tap):
+class _Factors(Tap):
+    """A number per head, by layer."""
+
     def __init__(self, model: Model, factors: dict[str, Tensor]) -> None:
         modules = _modules(model)
         self.factors = {id(modules[name]): factor for name, factor in factors.items()}
 
+
+class _Scaling(_Factors):
     def scores(self, call: AttentionCall, scores: Tensor) -> Tensor:
         factor = self.factors.get(id(call.module))
         return scores if factor is None else scores * factor.to(scores)[:, None, None]
@@ -173,13 +177,9 @@ def patch_maps(model: Model, maps: Mapping[Any, Any]) -> Iterator[Model]:
         yield model
 
 
-class _Gates(Tap):
-    def __init__(self, model: Model, values: dict[str, Tensor]) -> None:
-        modules = _modules(model)
-        self.values = {id(modules[name]): value for name, value in values.items()}
-
+class _Gates(_Factors):
     def outputs(self, call: AttentionCall, outputs: Tensor) -> Tensor:
-        gate = self.values.get(id(call.module))
+        gate = self.factors.get(id(call.module))
         return outputs if gate is None else outputs * gate.to(outputs)[:, None]
 
 
