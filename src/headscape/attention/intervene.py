@@ -20,7 +20,7 @@ from headscape.attention.samples import Sample, grouped, samples_of
 from headscape.attention.sites import run, select_heads
 from headscape.attention.tapping import tapped
 from headscape.attention.taps import AttentionCall, Tap
-from headscape.checks import finite
+from headscape.checks import finite, renamed
 from headscape.errors import InputError
 from headscape.tensor import HeadId
 
@@ -90,11 +90,12 @@ class _Means(Tap):
         return outputs
 
 
+@renamed("seed", "random_state")
 def mean_outputs(
-    model: Model, inputs: Any, tokens: int = 256, batches: int | None = 10, seed: int = 0
+    model: Model, inputs: Any, tokens: int = 256, batches: int | None = 10, random_state: int = 0
 ) -> dict[HeadId, npt.NDArray[np.float32]]:
     """Mean output of every head over all positions of the inputs, before the output projection: (dim,) a head."""
-    return mean_outputs_on(model, samples_of(model, inputs, tokens, batches, seed=seed)[0])
+    return mean_outputs_on(model, samples_of(model, inputs, tokens, batches, seed=random_state)[0])
 
 
 def mean_outputs_on(model: Model, samples: Sequence[Sample]) -> dict[HeadId, npt.NDArray[np.float32]]:

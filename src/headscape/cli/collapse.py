@@ -111,7 +111,9 @@ def collapse(
         run = to or default.with_name(f"{default.name}-hidden")
         model = asked.load(source)
         kept: dict[str, Any] = {"keep": ("hidden",), "dtype": "float32"}  # the study needs only the inputs
-        capture_to(model, inputs, run, asked, brief=True, tokens=tokens, batches=batches, seed=asked.seed, **kept)
+        capture_to(
+            model, inputs, run, asked, brief=True, tokens=tokens, batches=batches, random_state=asked.seed, **kept
+        )
     elif inputs is not None or to is not None:
         raise InputError(f"{source} is a run and has its own inputs; leave out --text, --images and --out")
     _model(run, model, {"block": block, "batches": batches}, variants, asked)

@@ -182,7 +182,7 @@ def analyze(
         "tokens": tokens,
         "batches": None if prompt else batches,
         "pool": pool,
-        "seed": asked.seed,
+        "random_state": asked.seed,
     }
     with asked.working("organizing") as how:
         loaded = asked.load(model)
