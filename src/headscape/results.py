@@ -11,7 +11,7 @@ from typing import Any, ClassVar, Literal, Self
 import pandas as pd
 
 from headscape import hooks
-from headscape.claims import claims
+from headscape.papers import claims
 from headscape.records import as_records, load_record, save_record, write_table
 from headscape.verdicts import Judgement, Verdict
 
@@ -44,7 +44,7 @@ class Finding:
     text: str
     figure: str | None = None
     judgement: Judgement | None = None
-    claim: str | None = None  # id of the claim it tests, of `headscape.claims`
+    claim: str | None = None  # id of the claim it tests, of `headscape.papers`
 
     @property
     def verdict(self) -> Verdict | None:

@@ -14,7 +14,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
-from headscape.claims import claim
+from headscape.papers import claim
 from headscape.errors import InputError
 
 if TYPE_CHECKING:

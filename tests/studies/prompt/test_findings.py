@@ -5,7 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from headscape.claims import claims
+from headscape.papers import claims
 from headscape.intervals import mean_interval
 from headscape.studies.prompt.maps import MEASURES
 from headscape.studies.prompt.study import prompt
