@@ -9,7 +9,7 @@ export OMP_NUM_THREADS ?= 2
 TEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadgroup
 COVERED := 88 # percent of the lines that the quick tests must reach: just below what they do (90)
 
-.PHONY: demo test check lint fetch browser mutants faults slow bench clean
+.PHONY: demo test check docs lint fetch browser mutants faults slow bench clean
 
 demo: $(VENV)/.run
 	$(BIN)/headscape demo
@@ -21,6 +21,11 @@ test: $(VENV)/.dev lint fetch browser
 
 check: $(VENV)/.dev lint
 	$(TEST) -m "not slow"
+
+# the site in docs/_build; the tutorials are run once and again when they change. Warnings and broken links are errors
+docs: $(VENV)/.docs fetch
+	$(BIN)/python -m sphinx -W --keep-going -q docs docs/_build
+	@echo site: docs/_build/index.html
 
 lint: $(VENV)/.dev
 	$(BIN)/ruff check .
@@ -59,6 +64,10 @@ $(BIN)/python:
 
 $(VENV)/.run: pyproject.toml constraints.txt | $(BIN)/python
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[models,report]'
+	touch $@
+
+$(VENV)/.docs: $(VENV)/.dev
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[docs]'
 	touch $@
 
 $(VENV)/.dev: $(VENV)/.run

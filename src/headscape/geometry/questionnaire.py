@@ -68,8 +68,8 @@ class Questionnaire(BaseEstimator):  # type: ignore[misc]  # scikit-learn is unt
     tree
         Builder: "ward", "average", "binary" or "flexible" (the paper's); see `build_tree`.
     level_weight, size_weight
-        alpha and beta of the folder weights (|F|/n)^beta 2^(-alpha level). beta = 1/2 lets noise weigh the same in
-        every folder, since a mean over |F| entries has 1/sqrt(|F|) of their noise. None takes the paper's.
+        alpha and beta of the folder weights `(|F|/n)^beta 2^(-alpha level)`. beta = 1/2 lets noise weigh the same in
+        every folder, since a mean over `|F|` entries has `1/sqrt(|F|)` of their noise. None takes the paper's.
     markov_alpha
         How much of the density is normalized out of the Markov chain: 0 as printed in the paper, 1 as in its code.
     n_eigenvectors

@@ -87,14 +87,14 @@ def holder_exponent(
     n_draws: int = 100,
     random_state: int = 0,
 ) -> HolderFit:
-    """Measure the mixed Hoelder exponent of a matrix on two trees from its Haar coefficients.
+    r"""Measure the mixed Hoelder exponent of a matrix on two trees from its Haar coefficients.
 
     A mixed alpha-Hoelder matrix (eq. 2, with the tree metric) has
 
-    |<g, psi_F x psi_G>| <= C ||psi_F||_1 ||psi_G||_1 (|F| |G| / nm)^alpha
+    .. math:: |\langle g, \psi_F \psi_G \rangle| \le C \|\psi_F\|_1 \|\psi_G\|_1 (|F| |G| / nm)^\alpha
 
     for the Haar functions of any two folders F and G. Coefficients over their norms are gathered in bins by octaves of
-    |F| / n and |G| / m, and alpha is the slope of log rms over log volume. White noise has -1/2; a matrix that is
+    `|F| / n` and `|G| / m`, and alpha is the slope of log rms over log volume. White noise has -1/2; a matrix that is
     smooth in the order of dyadic trees about 1. A slope outside -1.5 to 2.5 is no exponent: it comes back as NaN, with
     the reason in `why`.
 

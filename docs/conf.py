@@ -1,0 +1,72 @@
+"""How the site is built: `make docs`."""
+
+import os
+from importlib.metadata import files
+
+os.environ.setdefault("HF_HUB_OFFLINE", "1")
+os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+
+import headscape
+import headscape.report.showing
+
+headscape.report = headscape.report.showing.report  # documented as the function that the callable package stands for
+
+project = "headscape"
+author = copyright = "the headscape authors"
+version = release = headscape.__version__
+
+extensions = [
+    "myst_parser",
+    "sphinx.ext.autodoc",
+    "sphinx.ext.autosummary",
+    "sphinx.ext.mathjax",
+    "sphinx.ext.napoleon",
+    "sphinx_copybutton",
+    "sphinx_gallery.gen_gallery",
+]
+exclude_patterns = ["_build", "results", "tutorials/GALLERY_HEADER.rst"]
+templates_path = ["_templates"]
+
+# pages: MyST
+myst_enable_extensions = ["amsmath", "attrs_block", "colon_fence", "deflist", "dollarmath"]
+myst_heading_anchors = 3
+
+# equations: MathJax beside the pages, so that nothing is fetched when they are read
+mathjax = next(file for file in files("sphinx-mathjax-offline") or () if file.name == "tex-svg.js")
+mathjax_path = mathjax.name
+
+# look
+html_theme = "furo"
+html_title = f"headscape {release}"
+html_static_path = ["_static", str(mathjax.locate())]
+html_css_files = ["site.css"]
+html_copy_source = html_show_sphinx = False
+
+# API: one page per public name, from its docstring
+autosummary_generate = True
+autodoc_member_order = "bysource"
+autodoc_typehints = "none"
+default_role = "code"
+
+# tutorials: scripts that are run
+sphinx_gallery_conf = {
+    "examples_dirs": "tutorials",
+    "gallery_dirs": "made/tutorials",
+    "filename_pattern": r"\.py$",
+    "capture_repr": ("_repr_html_", "__repr__"),
+    "abort_on_example_error": True,
+    "show_memory": False,
+    "remove_config_comments": True,
+}
+
+
+def examples(app, what, name, obj, options, lines):
+    """Examples after a section are a section of their own, which the docstrings leave unsaid."""
+    first = next((i for i, line in enumerate(lines) if line.startswith(">>>")), None)
+    if first is not None and any(line.startswith("---") for line in lines[:first]):
+        lines[first:first] = ["Examples", "--------"]
+
+
+def setup(app):
+    """Run before napoleon reads the sections."""
+    app.connect("autodoc-process-docstring", examples, priority=400)
