@@ -14,8 +14,8 @@ from pathlib import Path
 
 import numpy as np
 
-from headscape.papers import claim, claims
 from headscape.intervals import mean_interval, median_interval
+from headscape.papers import claim, claims
 from headscape.records import as_records
 from headscape.storage import write_json
 

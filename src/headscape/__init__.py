@@ -34,6 +34,7 @@ _HOMES = {
     "runs": ("Run",),
     "studies": ("open_result",),
     "studies.change": ("compare_prompts",),
+    "studies.claims": ("claims",),
     "studies.heads": ("find_heads",),
     "studies.organize": ("organize",),
     "studies.prune": ("prune", "rank_heads"),
@@ -98,6 +99,7 @@ if TYPE_CHECKING:
     from headscape.results import FigureSpec, Finding, Result
     from headscape.runs import Run
     from headscape.studies.change import compare_prompts
+    from headscape.studies.claims.study import claims
     from headscape.studies.heads import find_heads
     from headscape.studies.organize.study import organize
     from headscape.studies.prune.study import prune, rank_heads

@@ -28,7 +28,9 @@ _KINDS = {
 _TRAINED = "a claim about networks trained for it, with and without a hidden state; name a run of `headscape train`"
 NEEDS: dict[str, Callable[[Facts], str | None]] = {
     "model": lambda facts: None if facts.get("source") else "the run was imported and has no model",
-    "text": lambda facts: None if facts["task"] != "image-classifier" else f"a claim about tokens of text; {_kind(facts)}",
+    "text": lambda facts: (
+        None if facts["task"] != "image-classifier" else f"a claim about tokens of text; {_kind(facts)}"
+    ),
     "next tokens": lambda facts: (
         None if facts["task"] == "causal-lm" else f"a claim about predicting the next token; {_kind(facts)}"
     ),
@@ -36,7 +38,9 @@ NEEDS: dict[str, Callable[[Facts], str | None]] = {
         "causal attention has no bound: a masked key makes it infinite" if facts.get("causal") else None
     ),
     "networks": lambda facts: (
-        None if facts.get("networks") else "a claim about two networks or more; name an organized run of another, beside it"
+        None
+        if facts.get("networks")
+        else "a claim about two networks or more; name an organized run of another, beside it"
     ),
     "training": lambda facts: None if facts.get("training") else f"{_TRAINED}, beside it",
     "hidden state": lambda facts: f"{_TRAINED.partition(';')[0]}; {facts['source']} was trained without one",

@@ -93,4 +93,9 @@ class ClaimsResult(Result):
         return f"claims-{rows['paper'].iloc[0]}"
 
 
-_WORDS = {"holds": "hold", "does not hold": "do not hold", "cannot tell": "cannot be told", "not applicable": "are not about this model"}
+_WORDS = {
+    "holds": "hold",
+    "does not hold": "do not hold",
+    "cannot tell": "cannot be told",
+    "not applicable": "are not about this model",
+}

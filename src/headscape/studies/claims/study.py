@@ -113,7 +113,9 @@ def chosen(only: Sequence[str] = ()) -> list[Claim]:
     every = list(all_claims().values())
     for name in only:
         if not any(name in (one.id, one.study, one.source.id) for one in every):
-            papers, studies = (dict.fromkeys(words) for words in zip(*((c.source.id, c.study) for c in every), strict=True))
+            papers, studies = (
+                dict.fromkeys(words) for words in zip(*((c.source.id, c.study) for c in every), strict=True)
+            )
             raise InputError(
                 f"no claim, study or paper is called {name!r}; papers are {', '.join(papers)}; studies {', '.join(studies)}"
             )
@@ -197,7 +199,9 @@ class _Test:
         return [str(head) for head in heads if head.head < SAMPLED] if self.facts["quick"] else None
 
     def _paths(self, kind: str) -> list[Path]:
-        return [run.path for run in self.beside if (run.meta.get("config", {}).get("kind") == "train") == (kind == "train")]
+        return [
+            run.path for run in self.beside if (run.meta.get("config", {}).get("kind") == "train") == (kind == "train")
+        ]
 
     def compared(self, study: str) -> list[Finding]:
         """Findings of earlier, larger studies of the run, for claims that the one made here leaves out."""
