@@ -8,19 +8,17 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from headscape.cli import options as o
+from headscape.cli.records import Choosing, Loading, command
 from headscape.cli.runs import capture_to, check_blocks, default_run, kept_of, source_of
 from headscape.cli.shared import (
     app,
     finish,
     listed,
-    load,
-    loader,
     one_of,
     open_page,
     print_json,
     print_table,
     sayer,
-    working,
 )
 from headscape.errors import InputError
 
@@ -29,7 +27,7 @@ if TYPE_CHECKING:
     from headscape.results import Result
 
 
-@app.command(epilog="Example: `headscape organize runs/book --jobs 2`")
+@command(epilog="Example: `headscape organize runs/book --jobs 2`")
 def organize(
     run: o.Run,
     block: o.Block = None,
@@ -54,15 +52,7 @@ def organize(
     estimate: Annotated[
         bool, typer.Option("--estimate", help="Only say what memory, disk and time it would take; write nothing.")
     ] = False,
-    jobs: o.Jobs = 1,
-    engine: o.Engine = "local",
-    scheduler: o.Scheduler = None,
-    resume: o.Resume = False,
-    seed: o.Seed = 0,
-    device: o.Device = "auto",
-    online: o.Online = False,
-    as_json: o.Json = False,
-    quiet: o.Quiet = False,
+    asked: Loading = Loading(),
 ) -> None:
     """Organize the heads of a run: trees, map, entropies, roles; what is stable, and what beats its null."""
     from headscape.captures import open_capture
@@ -81,21 +71,26 @@ def organize(
         check_disk(0, str(scratch))
     options: dict[str, Any] = {"block": block, "kind": kind, "questionnaire": _questionnaire(paper, changes)}
     if estimate:
-        found = estimate_organize(run, control=random_weights, jobs=jobs, **options)
-        if as_json:
+        found = estimate_organize(run, control=random_weights, jobs=asked.jobs, **options)
+        if asked.as_json:
             print_json(vars(found))
         else:
             print_table(f"Organizing {run} would take", ["what", "how much"], found.rows())
         return
-    own = loader(device, online, quiet)
-    with working("organizing", quiet, jobs=jobs, engine=engine, scheduler=scheduler, resume=resume) as how:
-        common: dict[str, Any] = {"control": random_weights, "loader": own, "random_state": seed, **options, **how}
+    with asked.working("organizing") as how:
+        common: dict[str, Any] = {
+            "control": random_weights,
+            "loader": asked.loader,
+            "random_state": asked.seed,
+            **options,
+            **how,
+        }
         common["n_basis"] = 400 if paper else None
         results = [
             run_organize(run, model=use_model, **common | {"block": name, "heads": drawn})
             for name, drawn in _drawn(heads, open_capture(run).chosen(block)).items()
         ]
-    finish(results, as_json, at=run)
+    finish(results, asked.as_json, at=run)
 
 
 def _drawn(heads: str | None, blocks: list[str]) -> dict[str, list[str]]:
@@ -145,7 +140,7 @@ def _report(path: Path, figures: Path | None, form: str, quiet: bool) -> Path:
     return page
 
 
-@app.command(
+@command(
     epilog="Examples: `headscape analyze smollm2-135m --text book.txt`, "
     '`headscape analyze minilm-l6 --prompt "The cat sat." --prompt "The dog sat down."`'
 )
@@ -162,16 +157,8 @@ def analyze(
     pool: o.Pool = None,
     heads: o.Drawn = None,
     random_weights: o.RandomWeights = False,
-    jobs: o.Jobs = 1,
-    engine: o.Engine = "local",
-    scheduler: o.Scheduler = None,
-    resume: o.Resume = False,
-    seed: o.Seed = 0,
-    device: o.Device = "auto",
-    weights: o.Weights = "float32",
-    online: o.Online = False,
     show: o.Open = False,
-    quiet: o.Quiet = False,
+    asked: Choosing = Choosing(),
 ) -> None:
     """Capture, organize and report in one go: all blocks of an encoder-decoder, and two prompts side by side."""
     source = source_of(text, images, prompt)
@@ -180,23 +167,27 @@ def analyze(
     if not {"probs", "scores"} & set(kept):
         raise InputError(f"analyze needs maps; keep probs or scores, not {keep!r} alone")
     check_blocks(pool, None)
-    capture: dict[str, Any] = {"tokens": tokens, "batches": None if prompt else batches, "pool": pool, "seed": seed}
-    with working("organizing", quiet, jobs=jobs, engine=engine, scheduler=scheduler, resume=resume) as how:
-        loaded = load(model, device, weights, online, quiet)
-        captured = capture_to(loaded, source, target, as_json=False, quiet=quiet, brief=True, keep=kept, **capture)
+    capture: dict[str, Any] = {
+        "tokens": tokens,
+        "batches": None if prompt else batches,
+        "pool": pool,
+        "seed": asked.seed,
+    }
+    with asked.working("organizing") as how:
+        loaded = asked.load(model)
+        captured = capture_to(loaded, source, target, asked, brief=True, keep=kept, **capture)
         from headscape.studies.change import compare_prompts
         from headscape.studies.organize import organize as run_organize
 
-        own = loader(device, online, quiet, weights)
-        common: dict[str, Any] = {"control": random_weights, "loader": own, "random_state": seed, **how}
+        common: dict[str, Any] = {"control": random_weights, "loader": asked.loader, "random_state": asked.seed, **how}
         results: list[Result] = [
             run_organize(target, model=loaded, block=name, heads=drawn, **common)
             for name, drawn in _drawn(heads, captured.chosen(block)).items()
         ]
         if prompt and len(prompt) == 2 and "probs" in kept and pool is None:
             results.append(compare_prompts(target, **how))
-    page = _report(target, None, "png", quiet)
-    finish(results, as_json=False, at=target, brief=True)
+    page = _report(target, None, "png", asked.quiet)
+    finish(results, asked.as_json, at=target, brief=True)
     open_page(page, show, say=False)
 
 
@@ -210,4 +201,4 @@ def demo(
     quiet: o.Quiet = False,
 ) -> None:
     """Run the embedded default end to end: SmolLM2 on the sample prose, organized and reported."""
-    analyze("smollm2-135m", to=to, batches=batches, tokens=tokens, seed=seed, show=show, quiet=quiet)
+    analyze("smollm2-135m", to=to, batches=batches, tokens=tokens, show=show, asked=Choosing(seed=seed, quiet=quiet))

@@ -8,11 +8,12 @@ from typing import Annotated, Any
 import typer
 
 from headscape.cli import options as o
-from headscape.cli.shared import app, finish, listed, loader, out, working
+from headscape.cli.records import Loading, command
+from headscape.cli.shared import finish, listed, out
 from headscape.errors import InputError
 
 
-@app.command(epilog="Example: `headscape prune runs/book --budget text=1%,copy=2% --out smaller.gguf`")
+@command(epilog="Example: `headscape prune runs/book --budget text=1%,copy=2% --out smaller.gguf`")
 def prune(
     run: o.Run,
     budget: Annotated[
@@ -63,16 +64,7 @@ def prune(
         str, typer.Option(help="Shares of heads along the curves of a study, in percent.")
     ] = "10,20,30",
     block: o.Block = None,
-    jobs: Annotated[int, typer.Option(help="Evaluations at a time; each job loads the model.", min=1, max=1024)] = 1,
-    threads: o.Threads = None,
-    engine: o.Engine = "local",
-    scheduler: o.Scheduler = None,
-    resume: o.Resume = False,
-    seed: o.Seed = 0,
-    device: o.Device = "auto",
-    online: o.Online = False,
-    as_json: o.Json = False,
-    quiet: o.Quiet = False,
+    asked: Loading = Loading(),
 ) -> None:
     """Find heads to remove within a budget of abilities, validate them on held-out text, and write the smaller model."""
     from headscape.pruning.export import check_kind
@@ -91,17 +83,16 @@ def prune(
         "heal": heal,
         "study": study,
         "block": block,
-        "random_state": seed,
+        "random_state": asked.seed,
     }
     options |= {"criterion": criterion, "compensation": compensation, "out": out_dir, "kind": kind}
-    work = {"jobs": jobs, "threads": threads, "engine": engine, "scheduler": scheduler, "resume": resume}
-    with working("pruning", quiet, **work) as how:  # type: ignore[arg-type]
-        result = run_prune(run, loader=loader(device, online, quiet), **options, **how)
+    with asked.working("pruning") as how:
+        result = run_prune(run, loader=asked.loader, **options, **how)
     export = None
     if out_dir is not None and result.proposal:
         export = str(result.export(out_dir, kind, numbers=numbers, timed=3))  # type: ignore[arg-type]
-    finish(result, as_json, at=run, export=export)
-    if not as_json and result.proposal:
+    finish(result, asked.as_json, at=run, export=export)
+    if not asked.as_json and result.proposal:
         removed = f"removed: {' '.join(str(head) for head in result.proposal)}"
         out.print(removed if export is None else f"{removed}\n{export}", highlight=False, markup=False)
 

@@ -8,11 +8,12 @@ from typing import Annotated, Any
 import typer
 
 from headscape.cli import options as o
-from headscape.cli.shared import app, finish, listed, print_frame, print_json, working
+from headscape.cli.records import Working, command
+from headscape.cli.shared import finish, listed, print_frame, print_json
 from headscape.errors import InputError
 
 
-@app.command(epilog="Example: `headscape train gpt --out runs/train-gpt --text books/ --seeds 3`")
+@command(epilog="Example: `headscape train gpt --out runs/train-gpt --text books/ --seeds 3`")
 def train(
     network: Annotated[
         str,
@@ -65,27 +66,19 @@ def train(
     autocast: Annotated[str, typer.Option(help="Number type of the forward pass: bfloat16 or float16.")] = "",
     augment: Annotated[str | None, typer.Option(help="Changes to training images: none, light, paper.")] = None,
     device: o.Device = "cpu",
-    jobs: o.Jobs = 1,
-    threads: Annotated[int, typer.Option(help="Threads per run.", min=1, max=1024)] = 1,
-    engine: o.Engine = "local",
-    scheduler: o.Scheduler = None,
-    resume: o.Resume = False,
-    seed: o.Seed = 0,
     listing: Annotated[bool, typer.Option("--list", help="List the networks and stop.")] = False,
-    as_json: o.Json = False,
-    quiet: o.Quiet = False,
+    asked: Working = Working(threads=1),
 ) -> None:
     """Train a network with several kinds of attention and compare them on held-out data, beside baselines and controls."""
     if listing:
-        _list(as_json)
+        _list(asked.as_json)
         return
     if folder is None:
         raise InputError("name a run directory: --out runs/train-gpt")
     from headscape.studies.train import train as run_train
 
     sizes = {"layers": layers, "heads": heads, "dim": dim, "tokens": tokens, "patch": patch}
-    how = {"jobs": jobs, "threads": threads, "engine": engine, "scheduler": scheduler, "resume": resume}
-    with working("training", quiet, **how) as work:  # type: ignore[arg-type]
+    with asked.working("training") as work:
         result = run_train(
             network,
             folder,
@@ -110,10 +103,10 @@ def train(
             autocast=autocast,
             augment=augment,
             device=device,
-            random_state=seed,
+            random_state=asked.seed,
             **work,
         )
-    finish(result, as_json)
+    finish(result, asked.as_json)
 
 
 def _numbers(text: str, what: str) -> list[float]:
