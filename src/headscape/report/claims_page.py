@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 __all__ = ["write_claims_page"]
 
 COLUMNS = ("Claim", "What was measured", "Value", "Control", "Verdict")
-SIGNS: dict[str, tuple[str, str]] = {**VERDICTS, "not applicable": ("apart", "–")}
+SIGNS = {str(verdict): signs for verdict, signs in VERDICTS.items()} | {"not applicable": ("apart", "–")}
 
 
 def write_claims_page(result: ClaimsResult, out: Path, figures: str = "report.html") -> Path:
@@ -31,7 +31,7 @@ def write_claims_page(result: ClaimsResult, out: Path, figures: str = "report.ht
         name=escape(result.source),
         counts="".join(f"<li>{escape(finding.text)}</li>" for finding in result.findings()),
         quick=_QUICK if result.settings["quick"] else "",
-        papers="".join(_paper(result, paper, rows, figures) for paper, rows in result.papers().items()),
+        papers="".join(_paper(result, str(paper), rows, figures) for paper, rows in result.papers().items()),
     )
     with replacing(out) as partial:
         partial.write_text(page, encoding="utf-8")

@@ -9,10 +9,11 @@ from typing import Any, ClassVar
 import pandas as pd
 
 from headscape.intervals import Interval
-from headscape.papers import claims
-from headscape.results import FigureSpec, Finding, Result, table_figure
+from headscape.papers import Source, claim
+from headscape.results import Captions, FigureSpec, Finding, Result
 
 __all__ = ["VERDICTS", "ClaimsResult"]
+captions = Captions(__name__)
 
 VERDICTS = ("holds", "does not hold", "cannot tell", "not applicable")
 
@@ -41,19 +42,18 @@ class ClaimsResult(Result):
         """One row per claim."""
         return {"claims": self.claims}
 
-    def papers(self) -> dict[str, pd.DataFrame]:
-        """The rows of each paper, by its citation, in the order of the list of claims."""
-        sources = {id: one.source for id, one in claims().items()}
-        return {
-            str(sources[rows["claim"].iloc[0]]): rows.reset_index(drop=True)
-            for _, rows in self.claims.groupby("paper", sort=False)
-        }
+    def papers(self) -> dict[Source, pd.DataFrame]:
+        """The rows of each paper, in the order of the list of claims; the paper with most of them first."""
+        every = [rows.reset_index(drop=True) for _, rows in self.claims.groupby("paper", sort=False)]
+        every.sort(key=len, reverse=True)
+        return {claim(str(rows["claim"].iloc[0])).source: rows for rows in every}
 
     def shown(self, rows: pd.DataFrame) -> pd.DataFrame:
         """Rows as people read them: intervals as text."""
+        numbers = rows[["value", "low", "high"]].to_numpy(dtype=float)
         values = [
-            "-" if row.value != row.value else str(Interval(row.value, row.low, row.high, int(row.n)))
-            for row in rows.itertuples()
+            "-" if own[0] != own[0] else str(Interval(own[0], own[1], own[2], int(n)))
+            for own, n in zip(numbers.tolist(), rows["n"], strict=True)
         ]
         columns = rows[["statement", "place", "measured", "control", "verdict", "why"]]
         return columns.assign(value=values)[["statement", "place", "measured", "value", "control", "verdict", "why"]]
@@ -63,7 +63,7 @@ class ClaimsResult(Result):
         found = []
         for paper, rows in self.papers().items():
             short = self.shown(rows)[["statement", "value", "verdict"]]
-            found.append((paper, short.assign(claim=rows["claim"])[["claim", "statement", "value", "verdict"]]))
+            found.append((str(paper), short.assign(claim=rows["claim"])[["claim", "statement", "value", "verdict"]]))
         return found
 
     def findings(self) -> list[Finding]:
@@ -72,25 +72,19 @@ class ClaimsResult(Result):
         for paper, rows in self.papers().items():
             counts = [(verdict, int((rows["verdict"] == verdict).sum())) for verdict in VERDICTS]
             said = ", ".join(f"{n} {_WORDS[verdict]}" for verdict, n in counts if n)
-            found.append(Finding(f"Of the {len(rows)} claims of {paper}: {said}.", self._id(rows)))
+            of = f"{len(rows)} claim{'s' if len(rows) > 1 else ''}"
+            found.append(Finding(f"{paper.authors} ({paper.year}): of {of} {said}.", f"claims-{paper.id}"))
         return found
 
     def figures(self) -> list[FigureSpec]:
         """One table per paper."""
-        read = (
-            "One row per claim: what was measured with its 95 % interval and the number of inputs n, the control it must "
-            "beat, and the verdict with the rule or reason behind it."
+        quick = (
+            " This was a quick look: few short inputs, a sample of heads for softmax." if self.settings["quick"] else ""
         )
-        caveat = "A verdict is about this model on these inputs, not about the paper's own networks."
-        if self.settings["quick"]:
-            caveat += " This was a quick look: few short inputs, and a sample of heads for softmax."
         return [
-            table_figure(self.shown(rows), id=self._id(rows), title=paper, read=read, caveat=caveat)
+            captions.table("claims", self.shown(rows), title=str(paper), key=paper.id, n=len(rows), quick=quick)
             for paper, rows in self.papers().items()
         ]
-
-    def _id(self, rows: pd.DataFrame) -> str:
-        return f"claims-{rows['paper'].iloc[0]}"
 
 
 _WORDS = {

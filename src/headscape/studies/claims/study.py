@@ -31,12 +31,12 @@ if TYPE_CHECKING:
 
 __all__ = ["chosen", "claims"]
 
-SIZES = {False: {"tokens": 128, "batches": 10}, True: {"tokens": 64, "batches": 8}}
+SIZES = {False: {"tokens": 128, "batches": 10}, True: {"tokens": 48, "batches": 8}}
 """What is captured of a model, in full and for a quick look: 8 inputs are the fewest on which all studies decide."""
 OPTIONS: dict[bool, dict[str, dict[str, Any]]] = {
     False: {},
     True: {
-        "collapse": {"batches": 4},
+        "collapse": {"batches": 3},
         "table1": {"seeds": 4, "depth": 4, "images": 4},
         "prompt": {"prompts": 4, "alphas": (0.5, 2.0)},
         "prune": {"windows": 8, "evaluations": 4},
@@ -72,7 +72,7 @@ def claims(
     only
         Papers (fasina2025), studies (softmax) or claims (softmax.invariance); by default all of claims.toml.
     quick
-        A first look: 8 inputs of 64 tokens, fewer repetitions, 2 heads of each layer in the softmax study.
+        A first look: 8 inputs of 48 tokens, fewer repetitions, 2 heads of each layer in the softmax study.
     inputs, out
         Of a model: text or images, by default the sample; and the run directory, by default runs/NAME-claims.
     beside
@@ -97,7 +97,8 @@ def claims(
     name = captured.block(block) if block is not None or len(captured.blocks) == 1 else captured.blocks[0]
     facts = {"quick": quick, "only": sorted(set(only)), "block": name, "seed": random_state}
     read = captured.content() | {f"beside {one.path.name}": digest(one.meta) for one in others}
-    own: How = {key: value for key, value in how.items() if key != "resume"}  # type: ignore[assignment]
+    # one thread is quickest for short inputs; what was not begun cannot be resumed
+    own: How = {**how, "threads": how.get("threads") or (1 if quick else None), "resume": False}
     test = _Test(captured, run, model, loader, others, facts, own)
     with study_folder(run, ClaimsResult.study, facts, read, work) as folder:
         rows = []
@@ -138,7 +139,7 @@ def _captured(
     given = inputs if inputs is not None else sample_images() if model.images is not None else [sample_text("rank")]
     work.stage("capturing", 1)
     target = Path(out or Path("runs") / f"{Path(source).name}-claims")
-    options: dict[str, Any] = {"keep": ("probs", "scores"), "dtype": "float32", "seed": seed, **SIZES[quick]}
+    options: dict[str, Any] = {"keep": ("probs", "scores"), "dtype": "float32", "random_state": seed, **SIZES[quick]}
     captured = capture(model, given, out=target, progress=work.progress, say=work.say, **options)
     assert captured.run is not None
     return captured.run, model
