@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import tomllib
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, fields
+from functools import cached_property
+from importlib.resources import files
 from pathlib import Path
 from typing import Any, ClassVar, Literal, Self
 
@@ -15,7 +18,7 @@ from headscape.claims import claims
 from headscape.records import as_records, load_record, save_record, write_table
 from headscape.verdicts import Judgement, Verdict
 
-__all__ = ["FigureKind", "FigureSpec", "Finding", "Result", "table_figure"]
+__all__ = ["Captions", "FigureKind", "FigureSpec", "Finding", "Result"]
 
 LINE = 160  # characters of a headline
 FigureKind = Literal[
@@ -92,11 +95,28 @@ class FigureSpec:
     paper: str | None = None
 
 
-def table_figure(frame: pd.DataFrame, *, id: str, title: str, read: str, **rest: Any) -> FigureSpec:
-    """A table as a figure: numbers to four digits, missing ones as a dash."""
-    rows = [[_cell(value) for value in row] for row in frame.to_numpy(dtype=object)]
-    data = {"columns": [str(column) for column in frame.columns], "rows": rows}
-    return FigureSpec(id=id, title=title, kind="table", data=data, read=read, **rest)
+class Captions:
+    """The words of a study's figures: an entry of its figures.toml for each, with {names} that the study fills in."""
+
+    def __init__(self, module: str) -> None:
+        self._package = module.rpartition(".")[0]
+
+    @cached_property
+    def _entries(self) -> dict[str, dict[str, Any]]:
+        return tomllib.loads((files(self._package) / "figures.toml").read_text(encoding="utf-8"))
+
+    def figure(self, entry: str, data: Mapping[str, Any], **given: Any) -> FigureSpec:
+        """The figure of an entry; `given` are the names in its words, or fields that are used instead of its own."""
+        words = {"id": entry} | self._entries[entry]
+        filled = {name: word.format(**given) if isinstance(word, str) else word for name, word in words.items()}
+        own = {each.name: given[each.name] for each in fields(FigureSpec) if each.name in given}
+        return FigureSpec(data=data, **filled | own)
+
+    def table(self, entry: str, frame: pd.DataFrame, **given: Any) -> FigureSpec:
+        """A table as a figure: numbers to four digits, missing ones as a dash."""
+        rows = [[_cell(value) for value in row] for row in frame.to_numpy(dtype=object)]
+        data = {"columns": [str(column) for column in frame.columns], "rows": rows}
+        return self.figure(entry, data, kind="table", **given)
 
 
 def _cell(value: Any) -> str:

@@ -11,7 +11,7 @@ import pytest
 from fakes import NASTY, FakeResult, attention, frame_of, make_run, result_of
 from headscape.errors import InputError
 from headscape.report import write_figures
-from headscape.results import FigureSpec, table_figure
+from headscape.results import Captions, FigureSpec
 
 SIGNATURE = {"png": b"\x89PNG", "svg": b"<?xml", "pdf": b"%PDF"}
 
@@ -63,7 +63,7 @@ def test_tables_hold_no_formula(run, tmp_path):
 
 def test_numbers_in_tables_are_numbers_to_pandas(run, tmp_path):
     frame = pd.DataFrame({"cost": [-0.8834, 1e-7, np.nan], "gain": [-1, 2, 3], "name": ["-x", "=1", "plain"]})
-    table = table_figure(frame, id="t", title="T", read="Look.")
+    table = Captions("headscape.studies.change.result").table("change-table", frame, id="t")
     write_figures(run, [FakeResult(frame_of(4, 3), [table])], tmp_path)
     read = pd.read_csv(tmp_path / "fake-t.csv")
     np.testing.assert_allclose(read["cost"], frame["cost"], rtol=1e-3)

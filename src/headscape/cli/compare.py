@@ -8,10 +8,11 @@ from typing import Annotated
 import typer
 
 from headscape.cli import options as o
-from headscape.cli.shared import app, finish, open_page, working
+from headscape.cli.records import Working, command
+from headscape.cli.shared import finish, open_page
 
 
-@app.command(epilog="Example: `headscape compare runs/smollm2 runs/smollm2-other runs/gemma --out runs/compared`")
+@command(epilog="Example: `headscape compare runs/smollm2 runs/smollm2-other runs/gemma --out runs/compared`")
 def compare(
     runs: Annotated[
         list[Path], typer.Argument(help="Two or more organized runs of equally many tokens.", metavar="RUN_A RUN_B ...")
@@ -27,22 +28,16 @@ def compare(
             max=o.MANY,
         ),
     ] = 100,
-    jobs: o.Jobs = 1,
-    engine: o.Engine = "local",
-    scheduler: o.Scheduler = None,
-    resume: o.Resume = False,
-    seed: o.Seed = 0,
     show: o.Open = False,
-    as_json: o.Json = False,
-    quiet: o.Quiet = False,
+    asked: Working = Working(),
 ) -> None:
     """How far apart are networks, beside how far each is from itself on other input? Same weights, same network."""
     from headscape.report.compare_page import write_compare_page
     from headscape.studies.compare import compare as run_compare
 
-    with working("comparing", quiet, jobs=jobs, engine=engine, scheduler=scheduler, resume=resume) as how:
-        result = run_compare(runs, out=to, draws=draws, random_state=seed, **how)
+    with asked.working("comparing") as how:
+        result = run_compare(runs, out=to, draws=draws, random_state=asked.seed, **how)
     page = write_compare_page(result, runs, to / "report.html")
-    finish(result, as_json)
-    if not as_json:
+    finish(result, asked.as_json)
+    if not asked.as_json:
         open_page(page, show)

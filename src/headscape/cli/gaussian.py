@@ -7,10 +7,11 @@ from typing import Annotated
 import typer
 
 from headscape.cli import options as o
-from headscape.cli.shared import app, finish, loader, working
+from headscape.cli.records import Loading, command
+from headscape.cli.shared import finish
 
 
-@app.command(epilog="Example: `headscape gaussian runs/book --random-weights --jobs 2`")
+@command(epilog="Example: `headscape gaussian runs/book --random-weights --jobs 2`")
 def gaussian(
     run: o.Run,
     batches: Annotated[
@@ -21,28 +22,20 @@ def gaussian(
     use_model: Annotated[
         bool, typer.Option("--model/--no-model", help="Run the inputs through the model again; little is left without.")
     ] = True,
-    jobs: o.Jobs = 1,
-    engine: o.Engine = "local",
-    scheduler: o.Scheduler = None,
-    resume: o.Resume = False,
-    seed: o.Seed = 0,
-    device: o.Device = "auto",
-    online: o.Online = False,
-    as_json: o.Json = False,
-    quiet: o.Quiet = False,
+    asked: Loading = Loading(),
 ) -> None:
     """Predict scores, tokens and mixtures from Gaussians, and measure them: what of Wertich's thesis (2024) holds."""
     from headscape.studies.gaussian import gaussian as run_gaussian
 
-    with working("measuring", quiet, jobs=jobs, engine=engine, scheduler=scheduler, resume=resume) as how:
+    with asked.working("measuring") as how:
         result = run_gaussian(
             run,
             model=use_model,
             control=random_weights,
-            loader=loader(device, online, quiet),
+            loader=asked.loader,
             block=block,
             batches=batches,
-            random_state=seed,
+            random_state=asked.seed,
             **how,
         )
-    finish(result, as_json, at=run)
+    finish(result, asked.as_json, at=run)

@@ -7,7 +7,8 @@ from typing import Annotated
 import typer
 
 from headscape.cli import options as o
-from headscape.cli.shared import app, load, out, print_facts, print_json, print_table, sayer
+from headscape.cli.records import Fetching, command
+from headscape.cli.shared import app, out, print_facts, print_json, print_table, sayer
 from headscape.errors import HeadscapeError
 
 
@@ -38,21 +39,17 @@ def models(
     out.print("Any model folder, .gguf file or hub id works too.")
 
 
-@app.command(epilog="Example: `headscape check smollm2-135m`")
+@command(epilog="Example: `headscape check smollm2-135m`")
 def check(
     model: o.Model,
-    device: o.Device = "auto",
-    weights: o.Weights = "float32",
-    online: o.Online = False,
-    as_json: o.Json = False,
-    quiet: o.Quiet = False,
+    asked: Fetching = Fetching(),
 ) -> None:
     """Check that a model's weights are intact, and that capturing leaves its logits unchanged."""
     from headscape.attention.capture import check_parity
     from headscape.attention.models import verify_weights
     from headscape.attention.tapping import way_of
 
-    loaded = load(model, device, weights, online, quiet)
+    loaded = asked.load(model)
     verified = verify_weights(loaded)
     parity = check_parity(loaded)
     facts = {
@@ -65,6 +62,6 @@ def check(
         "largest difference": parity.max_difference,
         "parity": "ok" if parity.ok else "FAILED",
     }
-    print_facts(model, facts, as_json)
+    print_facts(model, facts, asked.as_json)
     if not parity.ok:
         raise HeadscapeError(f"logits under capture differ by {parity.max_difference:.2g}: {model} is not supported")

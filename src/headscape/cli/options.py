@@ -47,21 +47,38 @@ Iterations = Annotated[int | None, typer.Option(help="Iterations of the question
 Jobs = Annotated[int, typer.Option(help="Units of work at a time.", min=1, max=1024)]
 Threads = Annotated[
     int | None,
-    typer.Option(help="Threads per unit of work; by default the cores shared by the jobs.", min=1, max=1024),
+    typer.Option(
+        help="Threads per unit of work; by default the cores shared by the jobs.",
+        min=1,
+        max=1024,
+    ),
 ]
-Engine = Annotated[str, typer.Option("--engine", help="Where to run: local (processes on this machine) or dask.")]
+Engine = Annotated[
+    str,
+    typer.Option("--engine", help="Where to run: local (processes on this machine) or dask."),
+]
 Scheduler = Annotated[
     str | None,
-    typer.Option("--scheduler", help="tcp://HOST:PORT of a Dask scheduler; without, a local cluster of --jobs."),
+    typer.Option(
+        "--scheduler",
+        help="tcp://HOST:PORT of a Dask scheduler; without, a local cluster of --jobs.",
+    ),
 ]
 Resume = Annotated[
-    bool, typer.Option("--resume", help="Refuse to start anew if this study was begun with other settings.")
+    bool,
+    typer.Option("--resume", help="Refuse to start anew if this study was begun with other settings."),
 ]
 Seed = Annotated[int, typer.Option(help="Seed of every random choice.", min=0, max=2**63 - 1)]
 Device = Annotated[
-    str, typer.Option(help="auto, cpu, cuda, mps; split (over devices, memory and disk), or disk (layer by layer).")
+    str,
+    typer.Option(
+        help="auto, cpu, cuda, mps; split (over devices, memory and disk), or disk (layer by layer).",
+    ),
 ]
-Weights = Annotated[str, typer.Option("--weights", help="Number type of the weights: float32, bfloat16, float16.")]
+Weights = Annotated[
+    str,
+    typer.Option("--weights", help="Number type of the weights: float32, bfloat16, float16."),
+]
 Online = Annotated[bool, typer.Option("--online", help="Allow a hub id to be downloaded.")]
 Open = Annotated[bool, typer.Option("--open", help="Open the page in the browser.")]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON for machines instead of tables.")]

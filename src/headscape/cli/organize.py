@@ -2,25 +2,24 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
 import typer
 
 from headscape.cli import options as o
+from headscape.cli.records import Choosing, Loading, command
 from headscape.cli.runs import capture_to, check_blocks, default_run, kept_of, source_of
 from headscape.cli.shared import (
     app,
     finish,
     listed,
-    load,
-    loader,
     one_of,
     open_page,
     print_json,
     print_table,
     sayer,
-    working,
 )
 from headscape.errors import InputError
 
@@ -29,7 +28,34 @@ if TYPE_CHECKING:
     from headscape.results import Result
 
 
-@app.command(epilog="Example: `headscape organize runs/book --jobs 2`")
+@dataclass(frozen=True)
+class Limits:
+    """For networks of many heads or long contexts."""
+
+    panel: ClassVar[str] = "Large networks"
+    distance: Annotated[str, typer.Option(help="exact, or sketch: estimated above 2,000 heads.")] = "exact"
+    max_memory: Annotated[
+        float | None,
+        typer.Option(
+            metavar="GB", help="Memory limit per fit in GB (default 4); larger arrays are processed out of core."
+        ),
+    ] = None
+    scratch: Annotated[
+        Path | None, typer.Option(help="Folder for out-of-core files; the temporary folder without.")
+    ] = None
+
+    @property
+    def options(self) -> dict[str, Any]:
+        """As the questionnaire takes them; a folder that cannot be written is refused."""
+        from headscape.geometry.scratch import check_disk
+
+        if self.scratch is not None:
+            check_disk(0, str(self.scratch))
+        memory = None if self.max_memory is None else 1e9 * self.max_memory
+        return {"distance": self.distance, "max_memory": memory, "scratch": self.scratch and str(self.scratch)}
+
+
+@command(epilog="Example: `headscape organize runs/book --jobs 2`")
 def organize(
     run: o.Run,
     block: o.Block = None,
@@ -41,61 +67,41 @@ def organize(
     use_model: Annotated[
         bool, typer.Option("--model/--no-model", help="Load the model for the induction scores.")
     ] = True,
-    distance: Annotated[str, typer.Option(help="exact, or sketch: estimated above 2,000 heads.")] = "exact",
-    max_memory: Annotated[
-        float | None,
-        typer.Option(
-            metavar="GB", help="Memory limit per fit in GB (default 4); larger arrays are processed out of core."
-        ),
-    ] = None,
-    scratch: Annotated[
-        Path | None, typer.Option(help="Folder for out-of-core files; the temporary folder without.")
-    ] = None,
+    limits: Limits = Limits(),
     estimate: Annotated[
         bool, typer.Option("--estimate", help="Only say what memory, disk and time it would take; write nothing.")
     ] = False,
-    jobs: o.Jobs = 1,
-    engine: o.Engine = "local",
-    scheduler: o.Scheduler = None,
-    resume: o.Resume = False,
-    seed: o.Seed = 0,
-    device: o.Device = "auto",
-    online: o.Online = False,
-    as_json: o.Json = False,
-    quiet: o.Quiet = False,
+    asked: Loading = Loading(),
 ) -> None:
     """Organize the heads of a run: trees, map, entropies, roles; what is stable, and what beats its null."""
     from headscape.captures import open_capture
-    from headscape.geometry.scratch import check_disk
     from headscape.studies.organize import estimate_organize
     from headscape.studies.organize import organize as run_organize
 
     one_of("kind", kind, ("probs", "scores"))
-    changes = {
-        "n_iter": iterations,
-        "distance": distance,
-        "max_memory": None if max_memory is None else 1e9 * max_memory,
-        "scratch": None if scratch is None else str(scratch),
-    }
-    if scratch is not None:
-        check_disk(0, str(scratch))
-    options: dict[str, Any] = {"block": block, "kind": kind, "questionnaire": _questionnaire(paper, changes)}
+    changed = limits.options | {"n_iter": iterations}
+    options: dict[str, Any] = {"block": block, "kind": kind, "questionnaire": _questionnaire(paper, changed)}
     if estimate:
-        found = estimate_organize(run, control=random_weights, jobs=jobs, **options)
-        if as_json:
+        found = estimate_organize(run, control=random_weights, jobs=asked.jobs, **options)
+        if asked.as_json:
             print_json(vars(found))
         else:
             print_table(f"Organizing {run} would take", ["what", "how much"], found.rows())
         return
-    own = loader(device, online, quiet)
-    with working("organizing", quiet, jobs=jobs, engine=engine, scheduler=scheduler, resume=resume) as how:
-        common: dict[str, Any] = {"control": random_weights, "loader": own, "random_state": seed, **options, **how}
+    with asked.working("organizing") as how:
+        common: dict[str, Any] = {
+            "control": random_weights,
+            "loader": asked.loader,
+            "random_state": asked.seed,
+            **options,
+            **how,
+        }
         common["n_basis"] = 400 if paper else None
         results = [
             run_organize(run, model=use_model, **common | {"block": name, "heads": drawn})
             for name, drawn in _drawn(heads, open_capture(run).chosen(block)).items()
         ]
-    finish(results, as_json, at=run)
+    finish(results, asked.as_json, at=run)
 
 
 def _drawn(heads: str | None, blocks: list[str]) -> dict[str, list[str]]:
@@ -145,7 +151,7 @@ def _report(path: Path, figures: Path | None, form: str, quiet: bool) -> Path:
     return page
 
 
-@app.command(
+@command(
     epilog="Examples: `headscape analyze smollm2-135m --text book.txt`, "
     '`headscape analyze minilm-l6 --prompt "The cat sat." --prompt "The dog sat down."`'
 )
@@ -162,16 +168,8 @@ def analyze(
     pool: o.Pool = None,
     heads: o.Drawn = None,
     random_weights: o.RandomWeights = False,
-    jobs: o.Jobs = 1,
-    engine: o.Engine = "local",
-    scheduler: o.Scheduler = None,
-    resume: o.Resume = False,
-    seed: o.Seed = 0,
-    device: o.Device = "auto",
-    weights: o.Weights = "float32",
-    online: o.Online = False,
     show: o.Open = False,
-    quiet: o.Quiet = False,
+    asked: Choosing = Choosing(),
 ) -> None:
     """Capture, organize and report in one go: all blocks of an encoder-decoder, and two prompts side by side."""
     source = source_of(text, images, prompt)
@@ -180,23 +178,27 @@ def analyze(
     if not {"probs", "scores"} & set(kept):
         raise InputError(f"analyze needs maps; keep probs or scores, not {keep!r} alone")
     check_blocks(pool, None)
-    capture: dict[str, Any] = {"tokens": tokens, "batches": None if prompt else batches, "pool": pool, "seed": seed}
-    with working("organizing", quiet, jobs=jobs, engine=engine, scheduler=scheduler, resume=resume) as how:
-        loaded = load(model, device, weights, online, quiet)
-        captured = capture_to(loaded, source, target, as_json=False, quiet=quiet, brief=True, keep=kept, **capture)
+    capture: dict[str, Any] = {
+        "tokens": tokens,
+        "batches": None if prompt else batches,
+        "pool": pool,
+        "random_state": asked.seed,
+    }
+    with asked.working("organizing") as how:
+        loaded = asked.load(model)
+        captured = capture_to(loaded, source, target, asked, brief=True, keep=kept, **capture)
         from headscape.studies.change import compare_prompts
         from headscape.studies.organize import organize as run_organize
 
-        own = loader(device, online, quiet, weights)
-        common: dict[str, Any] = {"control": random_weights, "loader": own, "random_state": seed, **how}
+        common: dict[str, Any] = {"control": random_weights, "loader": asked.loader, "random_state": asked.seed, **how}
         results: list[Result] = [
             run_organize(target, model=loaded, block=name, heads=drawn, **common)
             for name, drawn in _drawn(heads, captured.chosen(block)).items()
         ]
         if prompt and len(prompt) == 2 and "probs" in kept and pool is None:
             results.append(compare_prompts(target, **how))
-    page = _report(target, None, "png", quiet)
-    finish(results, as_json=False, at=target, brief=True)
+    page = _report(target, None, "png", asked.quiet)
+    finish(results, asked.as_json, at=target, brief=True)
     open_page(page, show, say=False)
 
 
@@ -210,4 +212,4 @@ def demo(
     quiet: o.Quiet = False,
 ) -> None:
     """Run the embedded default end to end: SmolLM2 on the sample prose, organized and reported."""
-    analyze("smollm2-135m", to=to, batches=batches, tokens=tokens, seed=seed, show=show, quiet=quiet)
+    analyze("smollm2-135m", to=to, batches=batches, tokens=tokens, show=show, asked=Choosing(seed=seed, quiet=quiet))

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
 from headscape.cli import options as o
-from headscape.cli.shared import app, finish, listed, load, sayer, working
+from headscape.cli.records import Choosing, command
+from headscape.cli.shared import finish, listed, sayer
 from headscape.errors import InputError
 
 
-@app.command(epilog="Example: `headscape prompt smollm2-135m --shots 3 --word Ant`")
+@command(epilog="Example: `headscape prompt smollm2-135m --shots 3 --word Ant`")
 def prompt(
     model: o.Model,
     word: Annotated[str, typer.Option(help="The word to write a clue for; its maps are drawn.")] = "Ant",
@@ -31,17 +32,7 @@ def prompt(
     to: Annotated[
         Path | None, typer.Option("--out", help="The run directory; by default runs/NAME-prompt-WORD-SHOTS.")
     ] = None,
-    jobs: o.Jobs = 1,
-    threads: o.Threads = None,
-    engine: o.Engine = "local",
-    scheduler: o.Scheduler = None,
-    resume: o.Resume = False,
-    seed: o.Seed = 0,
-    device: o.Device = "auto",
-    weights: o.Weights = "float32",
-    online: o.Online = False,
-    as_json: o.Json = False,
-    quiet: o.Quiet = False,
+    asked: Choosing = Choosing(),
 ) -> None:
     """Ask for a crossword clue by example, and show attention between words, beside random and scaled weights.
 
@@ -55,23 +46,12 @@ def prompt(
     except ValueError:
         raise InputError(f"'{alphas}' is not a list of numbers like 0.5,2") from None
     _, targets = request(
-        word, shots, table, prompts, factors, random_state=seed
+        word, shots, table, prompts, factors, random_state=asked.seed
     )  # before a model is loaded for nothing
     path = to or Path("runs") / f"{Path(model).name}-prompt-{targets[0].word.lower()}-{shots}"
-    options = {"jobs": jobs, "threads": threads, "engine": engine, "scheduler": scheduler, "resume": resume}
-    with working("prompts", quiet, **options) as how:  # type: ignore[arg-type]
-        result = run_prompt(
-            load(model, device, weights, online, quiet),
-            path,
-            word=word,
-            shots=shots,
-            table=table,
-            prompts=prompts,
-            alphas=factors,
-            control=control,
-            chat=chat,
-            random_state=seed,
-            **how,
-        )
-    finish(result, as_json, at=path, run=str(path), prompt=result.text, clues=dict(result.clues))
-    sayer(quiet or as_json)(f"{path}: `headscape report {path}` shows the maps")
+    options: dict[str, Any] = {"word": word, "shots": shots, "table": table, "prompts": prompts, "alphas": factors}
+    with asked.working("prompts") as how:
+        loaded = asked.load(model)
+        result = run_prompt(loaded, path, control=control, chat=chat, random_state=asked.seed, **options, **how)
+    finish(result, asked.as_json, at=path, run=str(path), prompt=result.text, clues=dict(result.clues))
+    sayer(asked.quiet or asked.as_json)(f"{path}: `headscape report {path}` shows the maps")

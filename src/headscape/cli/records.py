@@ -4,38 +4,72 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager
+from contextlib import contextmanager
+from copy import copy
 from dataclasses import dataclass, fields, is_dataclass
 from functools import wraps
-from typing import TYPE_CHECKING, Any, get_type_hints
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, get_origin, get_type_hints
 
 from headscape.cli import options as o
-from headscape.cli.shared import app, loader, working
+from headscape.cli.shared import app, load, loader, progress_bar, sayer
 
 if TYPE_CHECKING:
+    from headscape.attention.models import Model
     from headscape.studies.work.how import How
     from headscape.studies.work.models import Loader
 
-__all__ = ["Loading", "Working", "command"]
+__all__ = ["Choosing", "Ending", "Fetching", "Loading", "Working", "command"]
 
 
 @dataclass(frozen=True)
-class Working:
-    """How a study works and how a command ends."""
+class Ending:
+    """How a command ends. `panel` is the heading of a record's options in the help."""
+
+    panel: ClassVar[str] = "How to run it"
+
+    as_json: o.Json = False
+    quiet: o.Quiet = False
+
+
+@dataclass(frozen=True)
+class Fetching(Ending):
+    """The same for a command that only loads a model."""
+
+    device: o.Device = "auto"
+    weights: o.Weights = "float32"
+    online: o.Online = False
+
+    def load(self, model: str) -> Model:
+        """The model that was named."""
+        return load(model, self.device, self.weights, self.online, self.quiet)
+
+
+@dataclass(frozen=True)
+class Working(Ending):
+    """How a study works and how its command ends."""
 
     jobs: o.Jobs = 1
+    threads: o.Threads = None
     engine: o.Engine = "local"
     scheduler: o.Scheduler = None
     resume: o.Resume = False
     seed: o.Seed = 0
-    as_json: o.Json = False
-    quiet: o.Quiet = False
 
-    def working(self, what: str) -> AbstractContextManager[How]:
-        """How the study is to work, with its bars shown for the time of the block."""
-        return working(
-            what, self.quiet, jobs=self.jobs, engine=self.engine, scheduler=self.scheduler, resume=self.resume
-        )
+    @contextmanager
+    def working(self, what: str) -> Iterator[How]:
+        """How the study is to work, from these options; its bars are shown for the time of the block."""
+        from headscape.studies.work.engines import make_engine
+
+        engine = make_engine(self.engine, self.jobs, self.scheduler)
+        with progress_bar(what, self.quiet) as bars:
+            yield {
+                "engine": engine,
+                "jobs": self.jobs,
+                "threads": self.threads,
+                "resume": self.resume,
+                "progress": bars,
+                "say": sayer(self.quiet),
+            }
 
 
 @dataclass(frozen=True)
@@ -47,8 +81,28 @@ class Loading(Working):
 
     @property
     def loader(self) -> Loader:
-        """What loads the model of a run."""
+        """What loads the model of a run, in the number type of the run."""
         return loader(self.device, self.online, self.quiet)
+
+    def load(self, model: str, **more: Any) -> Model:
+        """A model that was named."""
+        return load(model, self.device, "float32", self.online, self.quiet, **more)
+
+
+@dataclass(frozen=True)
+class Choosing(Loading):
+    """The same where the number type of the weights can be chosen."""
+
+    weights: o.Weights = "float32"
+
+    @property
+    def loader(self) -> Loader:
+        """What loads the model of a run."""
+        return loader(self.device, self.online, self.quiet, self.weights)
+
+    def load(self, model: str, **more: Any) -> Model:
+        """A model that was named."""
+        return load(model, self.device, self.weights, self.online, self.quiet, **more)
 
 
 def command(**about: Any) -> Callable[[Callable[..., None]], Callable[..., None]]:
@@ -87,7 +141,15 @@ def _options(
         return
     kind = records[parameter.name]
     types = get_type_hints(kind, include_extras=True)
+    for name, hint in types.items():
+        if get_origin(hint) is Annotated:
+            option = copy(hint.__metadata__[0])
+            option.rich_help_panel = kind.panel
+            types[name] = Annotated[hint.__origin__, option]
     for field in fields(kind):
         yield inspect.Parameter(
-            field.name, inspect.Parameter.KEYWORD_ONLY, default=field.default, annotation=types[field.name]
+            field.name,
+            inspect.Parameter.KEYWORD_ONLY,
+            default=getattr(parameter.default, field.name),
+            annotation=types[field.name],
         )

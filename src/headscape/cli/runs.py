@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from headscape.cli import options as o
-from headscape.cli.shared import app, listed, load, one_of, print_facts, print_json, print_table, progress_bar, sayer
+from headscape.cli.records import Ending, Fetching, command
+from headscape.cli.shared import app, listed, one_of, print_facts, print_json, print_table, progress_bar, sayer
 from headscape.errors import InputError
 from headscape.fingerprints import digest
 from headscape.tensor import HeadId
@@ -21,9 +22,7 @@ Source = Path | list[str] | None
 MAX_LAYERS = 10_000
 
 
-@app.command(
-    epilog="Example: `headscape capture smollm2-135m --text book.txt --tokens 256 --batches 10 --out runs/book`"
-)
+@command(epilog="Example: `headscape capture smollm2-135m --text book.txt --tokens 256 --batches 10 --out runs/book`")
 def capture(
     model: o.Model,
     text: o.Text = None,
@@ -43,11 +42,7 @@ def capture(
     keep_short: Annotated[bool, typer.Option("--keep-short", help="Keep texts shorter than a context.")] = False,
     estimate: o.Estimate = False,
     seed: o.Seed = 0,
-    device: o.Device = "auto",
-    weights: o.Weights = "float32",
-    online: o.Online = False,
-    as_json: o.Json = False,
-    quiet: o.Quiet = False,
+    asked: Fetching = Fetching(),
 ) -> None:
     """Run a model on text or images and keep its attention in a run directory."""
     source = source_of(text, images)
@@ -60,13 +55,13 @@ def capture(
         **{"tokens": tokens, "batches": batches, "keep": kept_of(keep)},
         **{"layers": _numbers(layers), "heads": wanted, "dtype": dtype},
         **{"pool": pool, "windows": None if rows is None else f"rows:{rows}"},
-        **{"chat": chat, "keep_short": keep_short, "seed": seed},
+        **{"chat": chat, "keep_short": keep_short, "random_state": seed},
     }
-    loaded = load(model, device, weights, online, quiet)
+    loaded = asked.load(model)
     if estimate:
-        _print_estimate(loaded, source, as_json, quiet, options)
+        _print_estimate(loaded, source, asked, options)
     else:
-        capture_to(loaded, source, to or default_run(model, source), as_json=as_json, quiet=quiet, **options)
+        capture_to(loaded, source, to or default_run(model, source), asked, **options)
 
 
 def kept_of(text: str) -> tuple[str, ...]:
@@ -141,18 +136,18 @@ def _duration(seconds: float) -> str:
     return f"{seconds / 60:.0f} min" if seconds < 6000 else f"{seconds / 3600:.1f} h"
 
 
-def _print_estimate(loaded: Model, source: Source, as_json: bool, quiet: bool, options: dict[str, Any]) -> None:
+def _print_estimate(loaded: Model, source: Source, asked: Ending, options: dict[str, Any]) -> None:
     from headscape.attention.capture import plan_capture
     from headscape.runs import human_bytes
 
-    sayer(quiet)("timing a few short passes; nothing is written")
-    needed = plan_capture(loaded, _inputs(loaded, source, quiet), **options)
+    sayer(asked.quiet)("timing a few short passes; nothing is written")
+    needed = plan_capture(loaded, _inputs(loaded, source, asked.quiet), **options)
     assert needed.pace is not None
     assert needed.seconds is not None
     a, b, c = needed.pace.coefficients
     law = f"{a:.3g} + {b:.3g} n + {c:.3g} n^2"
     disk = needed.batch_bytes, needed.batch_bytes * needed.batches
-    if as_json:
+    if asked.as_json:
         facts = {"tokens": needed.n_tokens, "batches": needed.batches, "memory of the model": needed.model_bytes}
         facts |= {"memory beside it": needed.memory_bytes, "disk a batch": disk[0], "disk in all": disk[1]}
         timed = {"timed at tokens": list(needed.pace.tokens), "timed seconds": list(needed.pace.measured)}
@@ -180,15 +175,15 @@ def _inputs(loaded: Model, source: Source, quiet: bool) -> Any:
 
 
 def capture_to(
-    loaded: Model, source: Source, target: Path, *, as_json: bool, quiet: bool, brief: bool = False, **options: Any
+    loaded: Model, source: Source, target: Path, asked: Ending, brief: bool = False, **options: Any
 ) -> Capture:
     """Capture into a run directory and print what was captured, unless `brief`."""
     from headscape.attention.capture import capture as run_capture
     from headscape.runs import human_bytes
 
-    inputs = _inputs(loaded, source, quiet)
-    with progress_bar("capturing", quiet) as progress:
-        found = run_capture(loaded, inputs, out=target, progress=progress, say=sayer(quiet), **options)
+    inputs = _inputs(loaded, source, asked.quiet)
+    with progress_bar("capturing", asked.quiet) as progress:
+        found = run_capture(loaded, inputs, out=target, progress=progress, say=sayer(asked.quiet), **options)
     if brief:
         return found
     run = found.run
@@ -204,7 +199,7 @@ def capture_to(
         facts["pooled"] = f"{run.meta['config']['tokens']} tokens to {found.pool} blocks"
     shown = {"blocks": ", ".join(f"{block} ({n} heads)" for block, n in blocks.items())}
     shown["shape of a batch"] = "-" if shape is None else " x ".join(map(str, shape)) + " (query, key, head)"
-    print_facts("Captured", facts, as_json, shown | {"bytes": human_bytes(run.n_bytes)})
+    print_facts("Captured", facts, asked.as_json, shown | {"bytes": human_bytes(run.n_bytes)})
     return found
 
 

@@ -22,7 +22,6 @@ if TYPE_CHECKING:
 
     from headscape.attention.models import Model
     from headscape.results import Result
-    from headscape.studies.work.how import How
     from headscape.studies.work.models import Loader
 
 app = typer.Typer(
@@ -83,32 +82,6 @@ def progress_bar(what: str, quiet: bool) -> Iterator[Bars]:
         yield bars
     finally:
         bars.close()
-
-
-@contextmanager
-def working(
-    what: str,
-    quiet: bool,
-    *,
-    jobs: int = 1,
-    threads: int | None = None,
-    engine: str = "local",
-    scheduler: str | None = None,
-    resume: bool = False,
-) -> Iterator[How]:
-    """How a study is to work, from the options of a command; its bars are shown for the time of the block."""
-    from headscape.studies.work.engines import make_engine
-
-    made = make_engine(engine, jobs, scheduler)
-    with progress_bar(what, quiet) as bars:
-        yield {
-            "engine": made,
-            "jobs": jobs,
-            "threads": threads,
-            "resume": resume,
-            "progress": bars,
-            "say": sayer(quiet),
-        }
 
 
 def print_table(title: str, columns: list[str], rows: list[list[str]], right: tuple[int, ...] = ()) -> None:
@@ -192,12 +165,12 @@ def print_frame(title: str, frame: pd.DataFrame) -> None:
     print_table(title, columns, rows, right=tuple(numbers))
 
 
-def load(spec: str, device: str, weights: str, online: bool, quiet: bool) -> Model:
+def load(spec: str, device: str, weights: str, online: bool, quiet: bool, **more: Any) -> Model:
     """Load a model and say what is fetched."""
     from headscape.attention.models import load_model
 
     _check_place(device, weights)
-    return load_model(spec, device=device, dtype=weights, online=online, say=sayer(quiet))
+    return load_model(spec, device=device, dtype=weights, online=online, say=sayer(quiet), **more)
 
 
 def loader(device: str, online: bool, quiet: bool, weights: str | None = None) -> Loader:

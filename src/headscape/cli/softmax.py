@@ -7,13 +7,12 @@ from typing import Annotated, Any
 import typer
 
 from headscape.cli import options as o
-from headscape.cli.shared import app, finish, listed, loader, working
+from headscape.cli.records import Loading, command
+from headscape.cli.shared import finish, listed
 from headscape.errors import InputError
 
 
-@app.command(
-    epilog="Example: `headscape softmax runs/book --all --jobs 2`, after `headscape capture --keep probs,scores`"
-)
+@command(epilog="Example: `headscape softmax runs/book --all --jobs 2`, after `headscape capture --keep probs,scores`")
 def softmax(
     run: o.Run,
     heads: Annotated[str | None, typer.Option(help="Only these heads: decoder.3.7,decoder.4.0.")] = None,
@@ -36,13 +35,7 @@ def softmax(
     use_model: Annotated[
         bool, typer.Option("--model/--no-model", help="Put the decompositions back into the model.")
     ] = True,
-    jobs: o.Jobs = 1,
-    engine: o.Engine = "local",
-    scheduler: o.Scheduler = None,
-    resume: o.Resume = False,
-    seed: o.Seed = 0,
-    as_json: o.Json = False,
-    quiet: o.Quiet = False,
+    asked: Loading = Loading(),
 ) -> None:
     """Ask of every head whether it is invariant to softmax: pointwise, by the proof's condition, and in the model."""
     from headscape.geometry.questionnaire import Questionnaire
@@ -51,7 +44,7 @@ def softmax(
     if heads is not None and every:
         raise InputError("give either --heads or --all, not both")
     changes: dict[str, Any] = {} if iterations is None else {"n_iter": iterations}
-    with working("decomposing", quiet, jobs=jobs, engine=engine, scheduler=scheduler, resume=resume) as how:
+    with asked.working("decomposing") as how:
         result = run_softmax(
             run,
             heads=listed(heads),
@@ -60,10 +53,10 @@ def softmax(
             questionnaire=Questionnaire.paper(**changes) if paper else Questionnaire(**changes),
             model=use_model,
             control=random_weights,
-            loader=loader("auto", False, quiet),
+            loader=asked.loader,
             tolerance=tolerance,
             show=listed(show) or (),
-            random_state=seed,
+            random_state=asked.seed,
             **how,
         )
-    finish(result, as_json, at=run)
+    finish(result, asked.as_json, at=run)

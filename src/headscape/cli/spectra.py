@@ -8,11 +8,12 @@ from typing import Annotated
 import typer
 
 from headscape.cli import options as o
-from headscape.cli.shared import app, finish, load, loader, sayer, working
+from headscape.cli.records import Choosing, command
+from headscape.cli.shared import finish, sayer
 from headscape.errors import InputError
 
 
-@app.command(epilog="Example: `headscape spectra smollm2-135m --jobs 2`, or `headscape spectra runs/book`")
+@command(epilog="Example: `headscape spectra smollm2-135m --jobs 2`, or `headscape spectra runs/book`")
 def spectra(
     source: o.RunOrModel,
     to: Annotated[
@@ -24,16 +25,9 @@ def spectra(
     control: Annotated[
         bool, typer.Option("--control/--no-control", help="Also measure the same architecture with random weights.")
     ] = True,
-    jobs: o.Jobs = 1,
-    seed: o.Seed = 0,
-    device: o.Device = "cpu",
-    weights: o.Weights = "float32",
-    online: o.Online = False,
-    as_json: o.Json = False,
-    quiet: o.Quiet = False,
+    asked: Choosing = Choosing(),
 ) -> None:
     """Compare the spectra of all weight matrices with noise, and measure how every head aligns queries and keys."""
-    from headscape.attention.models import load_model
     from headscape.runs import Run
     from headscape.studies.spectra import spectra as run_spectra
 
@@ -41,17 +35,15 @@ def spectra(
     if is_run and to is not None:
         raise InputError(f"{source} is a run and keeps its own results; leave --out away")
     path = to or Path("runs") / f"{Path(source).name}-weights"
-    with working("layers", quiet, jobs=jobs) as how:
+    with asked.working("layers") as how:
         if is_run:
-            path, own = Path(source), loader(device, online, quiet, weights)
+            path, own = Path(source), asked.loader
             model = own.model(Run.open(path))
-            initial = own.model(Run.open(path), random_init=seed) if control else None
+            initial = own.model(Run.open(path), random_init=asked.seed) if control else None
         else:
-            model = load(source, device, weights, online, quiet)
-            initial = (
-                load_model(source, device=device, dtype=weights, online=online, random_init=seed) if control else None
-            )
-        result = run_spectra(model, path, control=initial, rotations=rotations, random_state=seed, **how)
-    finish(result, as_json, at=path, run=str(path))
-    if not as_json:
-        sayer(quiet)(f"{path}: `headscape report {path}` shows it")
+            model = asked.load(source)
+            initial = asked.load(source, random_init=asked.seed) if control else None
+        result = run_spectra(model, path, control=initial, rotations=rotations, random_state=asked.seed, **how)
+    finish(result, asked.as_json, at=path, run=str(path))
+    if not asked.as_json:
+        sayer(asked.quiet)(f"{path}: `headscape report {path}` shows it")

@@ -10,11 +10,12 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
-from headscape.results import FigureSpec, Finding, Result, table_figure
+from headscape.results import Captions, FigureSpec, Finding, Result
 from headscape.tensor import HeadId
 from headscape.verdicts import cannot_tell
 
 __all__ = ["ChangeResult", "Side"]
+captions = Captions(__name__)
 
 N_TABLE = 20
 
@@ -89,22 +90,10 @@ class ChangeResult(Result):
                 panels.append(
                     {"name": f"{place.layer}.{place.head}, {name} prompt", "values": side.values, "high": high} | tokens
                 )
-        shown = [table_figure(
-            self.ranked().head(N_TABLE), id="change-table", title="Change by head",
-            read="One row per head, most changed first; change is the share of its attention that moved, from 0 to 1.",
-        )]  # fmt: skip
+        shown = [captions.table("change-table", self.ranked().head(N_TABLE))]
         if not panels:
             return shown
-        maps = FigureSpec(
-            id="most-changed",
-            title="The heads that changed most",
-            kind="maps",
-            data={"panels": panels},
-            read="Two maps per head, the first prompt and the second, on one colour scale per head.",
-            caveat="One pair of prompts: a head that changed here need not respond to the same difference elsewhere.",
-            alt=f"Attention of {len(self.top)} heads on both prompts.",
-        )
-        return [maps, *shown]
+        return [captions.figure("most-changed", {"panels": panels}, n_heads=len(self.top)), *shown]
 
 
 def _name(row: Any, many: bool) -> str:

@@ -10,7 +10,7 @@ import numpy.typing as npt
 import pandas as pd
 
 from headscape.intervals import Interval, mean_interval
-from headscape.results import FigureSpec, table_figure
+from headscape.results import Captions, FigureSpec
 from headscape.statistics.thesis import THESIS
 from headscape.studies.gaussian.findings import MIXED
 from headscape.studies.gaussian.result import over_inputs
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from headscape.studies.gaussian.result import GaussianResult
 
 __all__ = ["figures"]
+captions = Captions(__name__)
 
 Array = npt.NDArray[Any]
 DEPTHS = 5
@@ -53,31 +54,11 @@ def figures(r: GaussianResult) -> list[FigureSpec]:
 
 
 def _table(r: GaussianResult) -> FigureSpec:
-    return table_figure(
-        r.overview,
-        id="gaussian-overview",
-        title="Gaussians against the model",
-        read=f"Medians over {len(r.heads)} heads, with 95 % intervals over inputs. Predictions come from Gaussians fitted to the queries "
-        "and keys before rotation, which are the Gaussians of the layer's inputs mapped by its weights; rotations are those of the distances "
-        f"0, 1, 4, 16 and 64, and scores are measured at the same distances. Source of the statements: {THESIS}.",
-        caveat="The first token is left out: it is the same in every input and far from all others.",
-        alt="Table of predicted and measured medians over heads.",
-    )
+    return captions.table("gaussian-overview", r.overview, n_heads=len(r.heads), THESIS=THESIS)
 
 
 def _grid(r: GaussianResult) -> FigureSpec:
-    return FigureSpec(
-        id="gaussian-grid",
-        title="Layer by head",
-        kind="head_grid",
-        data={"score": "kurtosis" if r.has("kurtosis") else "rank90"},
-        read="One cell per head; choose any measure: moments of scores and their predictions, what attention does to covariance, entropy and "
-        "information, the rank of the map, the correlation with embedding cosines.",
-        caveat="All inputs of this run together.",
-        alt="Grid of layers and heads coloured by a measure of the study.",
-        x_label="head",
-        y_label="layer",
-    )
+    return captions.figure("gaussian-grid", {"score": "kurtosis" if r.has("kurtosis") else "rank90"})
 
 
 def _points(frame: pd.DataFrame, x: str, groups: dict[str, str]) -> dict[str, Any]:
@@ -101,16 +82,15 @@ def _predicted(r: GaussianResult, what: str) -> FigureSpec:
     frame = frame.assign(sd_independent=frame["variance_independent"] ** 0.5, sd_joint=frame["variance_joint"] ** 0.5)
     title, unit = ("Standard deviation", " (score units)") if what == "sd" else ("Excess kurtosis", "")
     groups = {f"{kind} tokens": f"{what}_{kind}" for kind in ("independent", "joint")}
-    return FigureSpec(
-        id=f"score-{what}",
-        title=f"{title} of scores: predicted and measured",
-        kind="scatter",
-        data=_points(frame, what, groups),
+    return captions.figure(
+        "score",
+        _points(frame, what, groups),
+        what=what,
+        title_2=title,
+        lower=title.lower(),
         read="Each head twice: predicted by independent tokens of one Gaussian, and by a joint Gaussian of query and key for every distance. "
         "A correct prediction lies on the diagonal."
         + ("" if what == "sd" else " 0 is normal; heavy tails are positive."),
-        caveat="Scores of different distances have different means, which is part of their spread in both.",
-        alt=f"Scatter of predicted against measured {title.lower()} by head, with the diagonal.",
         x_label="measured" + unit,
         y_label="predicted" + unit,
         log_x=what == "sd",
@@ -119,22 +99,11 @@ def _predicted(r: GaussianResult, what: str) -> FigureSpec:
 
 
 def _self(r: GaussianResult) -> FigureSpec:
-    return FigureSpec(
-        id="score-self",
-        title="Scores of tokens with themselves",
-        kind="scatter",
-        data=_points(r.heads.dropna(subset="variance"), "mean", {"heads": "self_mean"}),
-        read="Each point is a head: its mean score over all pairs, and over pairs of a token with itself. Above the diagonal self-pairings "
-        "are raised, as tr(C S) > 0 would have it.",
-        caveat="A shift of all scores of a query changes no attention.",
-        alt="Scatter of the mean self-score against the mean score by head, with the diagonal.",
-        x_label="mean score, all pairs",
-        y_label="mean score with itself",
-    )
+    return captions.figure("score-self", _points(r.heads.dropna(subset="variance"), "mean", {"heads": "self_mean"}))
 
 
-def _lines(id: str, series: Sequence[dict[str, Any]], **texts: Any) -> FigureSpec:
-    return FigureSpec(id=id, kind="lines", data={"series": list(series)}, **texts)
+def _lines(entry: str, series: Sequence[dict[str, Any]], **given: Any) -> FigureSpec:
+    return captions.figure(entry, {"series": list(series)}, **given)
 
 
 def _information(r: GaussianResult) -> FigureSpec:
@@ -152,18 +121,7 @@ def _information(r: GaussianResult) -> FigureSpec:
     if r.control_information is not None:
         series.append(line("random weights, last", r.distances, ends(r.control_information[-1]), "dash"))
     kept = r.information_facts[depths, 0, 2]
-    return _lines(
-        "information",
-        [*series, level("shuffled pairs", r.distances, 0.0)],
-        title="Mutual information by distance",
-        read="Of two tokens in their 32 leading principal components, beyond that of shuffled pairs, with 95 % intervals over inputs. The "
-        f"components keep {kept.min():.0%} to {kept.max():.0%} of the variance.",
-        caveat="Of Gaussians fitted to the tokens: what is not linear between them is not seen.",
-        alt="Lines of mutual information by token distance, at several depths.",
-        x_label="distance (tokens)",
-        y_label="mutual information (nats)",
-        log_x=True,
-    )
+    return _lines("information", [*series, level("shuffled pairs", r.distances, 0.0)], min=kept.min(), max=kept.max())
 
 
 def _next(r: GaussianResult) -> FigureSpec:
@@ -173,18 +131,7 @@ def _next(r: GaussianResult) -> FigureSpec:
         if spectrum is not None:
             mean = np.nanmean(spectrum, axis=0)
             series.append({"name": name, "x": 1 + np.flatnonzero(mean > 1e-6), "y": mean[mean > 1e-6]})
-    return _lines(
-        "next-spectrum",
-        series,
-        title="Spectrum of what comes next",
-        read="Eigenvalues of the covariance of next-token embeddings, normalized to trace 1, mean over positions. Of 20 tokens at most 19 are "
-        "not 0.",
-        caveat="The 1-gram table is counted on the other inputs of this run, so most of its rows are short.",
-        alt="Lines of mean eigenvalues by rank for the model's and the 1-gram mixture.",
-        x_label="rank",
-        y_label="share of the variance",
-        log_y=True,
-    )
+    return _lines("next-spectrum", series)
 
 
 def _by_layer(
@@ -203,34 +150,14 @@ def _by_layer(
 
 def _propagated(r: GaussianResult) -> FigureSpec:
     series = _by_layer(r, {"": "trace_ratio"}, ("trained", "random weights"))
-    return _lines(
-        "propagated",
-        [*series, level("equal", series[0]["x"], 1.0)],
-        title="Covariance after attention: propagated over measured",
-        read="Trace of the covariance of a head's output if the weights were fixed (the mean map of the other inputs), over the measured one; "
-        "mean over heads with 95 % intervals over inputs. 1 would be correct.",
-        caveat="The mean map is itself taken from few inputs.",
-        alt="Lines of the ratio of traces by layer, with 1 as reference.",
-        x_label="layer",
-        y_label="propagated / measured trace",
-    )
+    return _lines("propagated", [*series, level("equal", series[0]["x"], 1.0)])
 
 
 def _after(r: GaussianResult) -> FigureSpec:
     columns = {"values": "information_values", "outputs": "information_measured"}
     if r.has("information_propagated"):
         columns["outputs, fixed weights"] = "information_propagated"
-    return _lines(
-        "after",
-        _by_layer(r, columns),
-        title="Information of neighbours before and after attention",
-        read="Mutual information of a token's vector in a head with its neighbour's, beyond shuffled pairs: of the values that go in, of the "
-        "outputs, and of outputs had the weights been fixed; mean over heads with 95 % intervals over inputs.",
-        caveat=f"In 32 principal components of the values, which keep {r.heads['variance_kept'].min():.0%} or more of them.",
-        alt="Lines of mutual information of neighbours by layer.",
-        x_label="layer",
-        y_label="mutual information (nats)",
-    )
+    return _lines("after", _by_layer(r, columns), min=r.heads["variance_kept"].min())
 
 
 def _versions(r: GaussianResult, what: str) -> dict[str, Array]:
@@ -256,14 +183,12 @@ def _depth(r: GaussianResult, part: int) -> FigureSpec:
     series += [] if part else [level("tokens count as one", x, MIXED), level("numerical precision", x, floor)]
     formula = "Mean cosine of different tokens of an input; 1 when they are one." if part else "||X - mean|| / ||X||."
     return _lines(
-        "mixture" if part else "mixture-spread",
+        "mixture",
         series,
-        title=f"{what} by depth",
-        read=f"{formula} 'No skip' is attention alone, without skip connections and feed-forward parts (biases stay), computed in float64; "
-        "alpha scales Wq and Wk, so that scores are multiplied by alpha^2. Means with 95 % intervals over inputs.",
-        caveat="The first token is left out. What lies below the numerical precision is drawn at it.",
-        alt=f"Lines of {what.lower()} by depth for versions of the model.",
-        x_label="depth (layers passed)",
+        what=what,
+        formula=formula,
+        lower=what.lower(),
+        id="mixture" if part else "mixture-spread",
         y_label="mean cosine" if part else "||X - mean|| / ||X||",
         log_y=not part,
     )
@@ -275,82 +200,38 @@ def _positions(r: GaussianResult) -> FigureSpec:
         for name, share in _versions(r, "position/").items()
         if np.isfinite(share).all() and "alpha" not in name
     ]
-    return _lines(
-        "positions",
-        series,
-        title="Variance of tokens that position explains",
-        read="Distance of the means of the positions' distributions as a share of the variance, noise subtracted. 0: all positions have one mean.",
-        caveat="A few inputs; means only.",
-        alt="Lines of the share of variance explained by position, by depth.",
-        x_label="depth (layers passed)",
-        y_label="share of variance",
-    )
+    return _lines("positions", series)
 
 
 def _rank(r: GaussianResult) -> FigureSpec:
     series = _by_layer(r, {"": "rank90"}, ("trained", "random weights"))
-    return _lines(
-        "rank",
-        [*series, level("log n", series[0]["x"], float(np.log(r.n_token)))],
-        title="Singular values for 90 % of a map",
-        read="Mean over the heads of a layer with 95 % intervals over inputs, beside log n.",
-        caveat="A map that looks at one key for every query needs few, one that looks at each token's neighbour needs nearly all.",
-        alt="Lines of the number of singular values by layer beside log n.",
-        x_label="layer",
-        y_label="singular values",
-        log_y=True,
-    )
+    return _lines("rank", [*series, level("log n", series[0]["x"], float(np.log(r.n_token)))])
 
 
-def _violins(id: str, title: str, groups: dict[str, Array], **texts: Any) -> FigureSpec:
+def _violins(entry: str, groups: dict[str, Array], **given: Any) -> FigureSpec:
     data = {"groups": [{"name": name, "values": values} for name, values in groups.items()]}
-    return FigureSpec(id=id, title=title, kind="violins", data=data, **texts)
+    return captions.figure(entry, data, **given)
 
 
 def _norms(r: GaussianResult) -> FigureSpec:
     names = {"vocabulary": "norms", "tokens of the text": "norms_text"}
-    return _violins(
-        "norms",
-        "Lengths of embeddings",
-        {name: r.arrays[f"embedding/{key}"] for name, key in names.items()},
-        read="Of 1,000 tokens of the vocabulary and of the tokens of the text, as the embedding module outputs them. On one sphere all would be "
-        "equal.",
-        alt="Violins of embedding lengths.",
-        y_label="length",
-    )
+    return _violins("norms", {name: r.arrays[f"embedding/{key}"] for name, key in names.items()})
 
 
 def _entropy(r: GaussianResult) -> FigureSpec:
     names = {"embeddings": "entropy", "random vectors": "entropy_random", "log n - l^2/2n": "entropy_predicted"}
     return _violins(
         "embedding-entropy",
-        "Entropy of softmax of embeddings",
         {name: r.arrays[f"embedding/{key}"] for name, key in names.items()},
-        read="Beside random vectors of equal lengths and the formula for short ones; log n is "
-        f"{float(np.log(r.arrays['embedding/dim'][0])):.4f}.",
-        caveat="The formula fails for long vectors.",
-        alt="Violins of softmax entropies of embeddings and random vectors.",
-        y_label="entropy (nats)",
+        value=float(np.log(r.arrays["embedding/dim"][0])),
     )
 
 
 def _neighbours(r: GaussianResult) -> FigureSpec:
-    return table_figure(
-        pd.DataFrame(r.neighbours, columns=["token", "nearest by cosine"]),
-        id="neighbours",
-        title="Nearest embeddings",
-        read="Frequent words of the text and the nearest tokens of the whole vocabulary.",
-        alt="Table of tokens and their nearest neighbours.",
-    )
+    return captions.table("neighbours", pd.DataFrame(r.neighbours, columns=["token", "nearest by cosine"]))
 
 
 def _cosine(r: GaussianResult) -> FigureSpec:
     return _violins(
-        "cosine",
-        "Attention and the cosine of embeddings",
-        {name: frames[0]["cosine_partial"].dropna().to_numpy() for name, frames in r.frames.items()},
-        read="Rank correlation over pairs of different tokens, distance held fixed, of all heads. 0: no relation.",
-        caveat="Attention is multiplied by the number of keys a query has, so that rows of different length compare.",
-        alt="Violins of rank correlations of attention with embedding cosines.",
-        y_label="rank correlation",
+        "cosine", {name: frames[0]["cosine_partial"].dropna().to_numpy() for name, frames in r.frames.items()}
     )

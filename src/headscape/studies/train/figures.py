@@ -11,13 +11,15 @@ import pandas as pd
 from headscape.collapse.similarity import points_of, shown_layers
 from headscape.hopfield.networks import LEARNED_START, base_arm
 from headscape.intervals import mean_interval
-from headscape.results import FigureSpec, table_figure
+from headscape.results import Captions, FigureSpec
 from headscape.studies.work.series import line
 
 if TYPE_CHECKING:
     from headscape.studies.train.result import TrainResult
 
 __all__ = ["TITLE", "figures", "shown_table"]
+
+captions = Captions(__name__)
 
 TITLE = "Kinds of attention, trained alike"
 
@@ -28,7 +30,7 @@ def figures(r: TrainResult) -> list[FigureSpec]:
     if "standard" in r.arms and len(r.arms) > 1:
         found.append(_differences(r))
     found += [_curves(r), *([_rates(r)] if len(r.settings["rates"]) > 1 else [])]
-    found += [_by_layer(r, name) for name in BY_LAYER] + [_entropies(r)]
+    found += [_by_layer(r, name) for name in ("similarity", "residual", "rank")] + [_entropies(r)]
     found += [_learned(r)] if r.heads["alpha"].notna().any() else []
     return [*found, _violins(r)] if {"standard", "both"} <= set(r.arms) else found
 
@@ -65,36 +67,22 @@ def _better(r: TrainResult) -> str:
 
 
 def _table(r: TrainResult) -> FigureSpec:
-    return table_figure(
-        shown_table(r),
-        id="arms",
-        title=TITLE,
-        read=f"One row per arm, a kind of attention under comparison. Mean over seeds with a 95 % interval (Student) on the "
-        f"test part; {_better(r)}. The change is from standard attention, paired by seed; then what the score changes by when "
-        f"attention is made uniform, or its output removed. Similarity: mean cosine of {r.pairs} after the last layer, and the "
-        "share at 0.99 or more. Last the baselines: n-grams of the text, or a linear classifier.",
-        caveat="Small networks and few steps: what holds here need not hold at the paper's sizes.",
-        alt="Table of test scores by arm.",
-    )
+    return captions.table("arms", shown_table(r), value=_better(r), pairs=r.pairs, title=TITLE)
 
 
 def _differences(r: TrainResult) -> FigureSpec:
     changes = {base_arm(arm).title: r.difference(arm) for arm in r.arms if arm != "standard"}
     ends = {name: [getattr(c, name) for c in changes.values()] for name in ("low", "high")}
-    return FigureSpec(
-        id="scores",
-        title="Change from standard attention",
-        kind="bars",
-        data={"names": list(changes), "values": [c.value for c in changes.values()], **ends},
-        read=f"Test score minus that of standard attention with the same seed, mean and 95 % interval; {_better(r)}.",
-        caveat="An interval that contains 0 shows no difference; it does not show that there is none.",
-        alt="Bars of the change in test score for each arm.",
-        y_label=f"change, {r.unit}",
+    return captions.figure(
+        "scores",
+        {"names": list(changes), "values": [c.value for c in changes.values()], **ends},
+        value=_better(r),
+        unit=r.unit,
     )
 
 
-def _lines(series: list[dict[str, Any]], **rest: Any) -> FigureSpec:
-    return FigureSpec(kind="lines", data={"series": series}, **rest)
+def _lines(entry: str, series: list[dict[str, Any]], **given: Any) -> FigureSpec:
+    return captions.figure(entry, {"series": series}, **given)
 
 
 def _curves(r: TrainResult) -> FigureSpec:
@@ -104,16 +92,7 @@ def _curves(r: TrainResult) -> FigureSpec:
         found = rows.groupby("step")["valid"].agg(["mean", "min", "max"])
         y, low, high = (found[name].to_numpy() for name in ("mean", "min", "max"))
         series.append({"name": base_arm(arm).title, "x": found.index.to_numpy(), "y": y, "low": low, "high": high})
-    return _lines(
-        series,
-        id="curves",
-        title="Validation loss while training",
-        read="Mean over seeds, and the range between them, at each arm's own learning rate.",
-        caveat="The validation part chose the learning rates and when to keep weights; the table is on the test part.",
-        alt="Lines of validation loss over steps, one per arm.",
-        x_label="step",
-        y_label=f"loss, nats per {'image' if r.images else 'token'}",
-    )
+    return _lines("curves", series, value="image" if r.images else "token")
 
 
 def _rates(r: TrainResult) -> FigureSpec:
@@ -137,50 +116,24 @@ def _rates(r: TrainResult) -> FigureSpec:
     first_only = f"Validation loss at each rate tried, in {short}; each arm takes its lowest."
     finals = f"the best {r.settings['finalists']} rates of each arm were run with all {len(seeds)} seeds"
     return _lines(
+        "rates",
         series,
-        id="rates",
-        title="How the learning rates were chosen",
         read=f"Validation loss at each rate tried. By {short} (dotted) {finals}; each arm takes the lowest mean (solid)."
         if several
         else first_only,
         caveat="Arms whose curves are flat could as well have taken the neighbour."
         if several
         else "One seed chooses: arms whose curves are flat could as well have taken the neighbour.",
-        alt="Lines of validation loss over learning rate, by arm.",
-        x_label="peak learning rate",
-        y_label="validation loss, nats",
-        log_x=True,
     )
 
 
-BY_LAYER = {
-    "similarity": ("Similarity of tokens by layer", "mean cosine of pairs", "Near 1 all tokens point the same way."),
-    "residual": ("Relative residual by layer", "||X - mean row|| / ||X||", "0 when all tokens are equal."),
-    "rank": ("Effective rank by layer", "exp entropy of singular values", "1 when all tokens are multiples of one."),
-}
-"""Measures of the tokens: title, axis, how to read it."""
-
-
 def _by_layer(r: TrainResult, name: str) -> FigureSpec:
-    title, axis, meaning = BY_LAYER[name]
     series = []
     for arm in r.arms:
         by_layer = r.last[r.last["arm"] == arm].groupby("layer")[name]
         spans = {layer: mean_interval(values) for layer, values in by_layer}
         series.append(line(base_arm(arm).title, np.array(list(spans)), list(spans.values())))
-    return _lines(
-        series,
-        id=name,
-        title=title,
-        read=f"After each layer (0: before the first), mean over seeds with its interval, at the end of training. {meaning}"
-        + (f" Over {r.pairs} of a sequence." if name == "similarity" else ""),
-        caveat="A common offset of all tokens makes cosines high without any loss of rank."
-        if name == "similarity"
-        else "A few tokens or features of large size can dominate it.",
-        alt=f"Lines of {title.lower()}, one per arm.",
-        x_label="layer",
-        y_label=axis,
-    )
+    return _lines(name, series, pairs=r.pairs)
 
 
 def _entropies(r: TrainResult) -> FigureSpec:
@@ -191,18 +144,7 @@ def _entropies(r: TrainResult) -> FigureSpec:
             values = last[last["step"] == last["step"].max()]["entropy"].to_numpy()
             side = "left" if arm == r.arms[0] else "right"
             groups.append({"name": f"layer {layer + 1}", "values": values, "side": side, "label": base_arm(arm).title})
-    return FigureSpec(
-        id="entropy",
-        title="Entropy of attention, head by head",
-        kind="violins",
-        data={"groups": groups},
-        read="Mean entropy of each head's rows over the logarithm of their number of keys, all seeds together: 1 is uniform, 0 "
-        "a single key. The first two arms, left and right.",
-        caveat="Few heads per layer: a violin of few points is smooth only by drawing.",
-        alt="Violins of attention entropy by layer.",
-        y_label="entropy / log keys",
-        paper="figures 13 to 20",
-    )
+    return captions.figure("entropy", {"groups": groups})
 
 
 def _learned(r: TrainResult) -> FigureSpec:
@@ -211,16 +153,7 @@ def _learned(r: TrainResult) -> FigureSpec:
     for _, of_layer in rows.groupby("layer"):
         by_step = {step: mean_interval(values) for step, values in of_layer.groupby("step")["alpha"]}
         series.append(line(f"layer {of_layer['layer'].iloc[0] + 1}", np.array(list(by_step)), list(by_step.values())))
-    return _lines(
-        series,
-        id="learned",
-        title="What a' becomes where it is learned",
-        read=f"Mean over heads and seeds with its interval; every head starts at {LEARNED_START}.",
-        caveat="Heads of a layer are not independent: the interval is only a guide.",
-        alt="Lines of learned a' over training steps, one per layer.",
-        x_label="step",
-        y_label="a'",
-    )
+    return _lines("learned", series, LEARNED_START=LEARNED_START)
 
 
 def _violins(r: TrainResult) -> FigureSpec:
@@ -231,15 +164,4 @@ def _violins(r: TrainResult) -> FigureSpec:
             here = ((last["arm"] == arm) & (last["layer"] == layer)).to_numpy()
             values = points_of(r.counts[here].sum(axis=0))
             groups.append({"name": f"layer {layer}", "values": values, "side": side, "label": base_arm(arm).title})
-    return FigureSpec(
-        id="violins",
-        title="Pairs of tokens: standard (left), Hopfield (right)",
-        kind="violins",
-        data={"groups": groups},
-        read=f"Cosines of all {r.pairs}, all seeds together. The paper shows a group at 1 with standard attention that is gone "
-        "with Modern Hopfield Attention.",
-        caveat="Tokens of the same kind at different places may be alike for good reasons.",
-        alt="Split violins of token similarity by layer.",
-        y_label="cosine",
-        paper="figures 4 to 12",
-    )
+    return captions.figure("violins", {"groups": groups}, pairs=r.pairs)
