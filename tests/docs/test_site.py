@@ -14,7 +14,7 @@ def test_every_public_name_is_in_the_api_reference():
 
 
 def test_every_public_name_says_what_it_is():
-    for name in hs.__all__:
+    for name in set(hs.__all__) - {"__version__"}:
         assert (getattr(hs, name).__doc__ or "").strip().split("\n")[0].endswith((".", "?", ":", ")")), name
 
 
