@@ -136,6 +136,12 @@ class Result(ABC):
     study: ClassVar[str]
     title: ClassVar[str]
 
+    def __init_subclass__(cls) -> None:
+        setattr(cls, "__repr__", Result.__repr__)  # noqa: B010  # dataclass keeps what is there: fields fill screens
+
+    def __repr__(self) -> str:
+        return "\n- ".join([self.title, *(finding.text for finding in self.findings())])
+
     @abstractmethod
     def to_frame(self) -> pd.DataFrame:
         """The result as a table."""
