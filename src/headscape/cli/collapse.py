@@ -72,7 +72,7 @@ def collapse(
             found = run_table1(
                 target, seeds=seeds, depth=depth, alpha_hidden=alpha_hidden, random_state=asked.seed, **how
             )
-        finish(found, asked.as_json)
+        finish(found, asked.as_json, at=target)
         return
     from headscape.studies.collapse import collapse as run_collapse
     from headscape.studies.collapse.trained import collapse_trained, is_training_run

@@ -106,7 +106,7 @@ def train(
             random_state=asked.seed,
             **work,
         )
-    finish(result, asked.as_json)
+    finish(result, asked.as_json, at=folder)
 
 
 def _numbers(text: str, what: str) -> list[float]:
