@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from headscape.checks import LARGEST, check_finite, finite, integer, one_of, positive, seed, within
+from headscape.checks import LARGEST, check_finite, finite, integer, one_of, positive, renamed, seed, within
 from headscape.errors import InputError
 
 
@@ -46,3 +46,13 @@ def test_entries_are_named_by_axis_and_index():
         X[1, 2] = bad
         with pytest.raises(InputError, match=rf"row 8, column 2 \(1 such entries\); {way_out}"):
             check_finite(X, ("row", "column"), start=7)
+
+
+def test_a_parameter_that_was_renamed_still_works():
+    @renamed("seed", "random_state")
+    def draw(n, *, random_state=0):
+        return n, random_state
+
+    with pytest.warns(DeprecationWarning, match="random_state="):
+        assert draw(3, seed=5) == (3, 5)
+    assert draw(3, random_state=5) == (3, 5)

@@ -44,12 +44,10 @@ Drawn = Annotated[
 Paper = Annotated[bool, typer.Option("--paper", help="The paper's settings instead of the default.")]
 Iterations = Annotated[int | None, typer.Option(help="Iterations of the questionnaire.", min=1, max=1000)]
 
-COMMON = "How to run it"
-Jobs = Annotated[int, typer.Option(rich_help_panel=COMMON, help="Units of work at a time.", min=1, max=1024)]
+Jobs = Annotated[int, typer.Option(help="Units of work at a time.", min=1, max=1024)]
 Threads = Annotated[
     int | None,
     typer.Option(
-        rich_help_panel=COMMON,
         help="Threads per unit of work; by default the cores shared by the jobs.",
         min=1,
         max=1024,
@@ -57,37 +55,31 @@ Threads = Annotated[
 ]
 Engine = Annotated[
     str,
-    typer.Option("--engine", rich_help_panel=COMMON, help="Where to run: local (processes on this machine) or dask."),
+    typer.Option("--engine", help="Where to run: local (processes on this machine) or dask."),
 ]
 Scheduler = Annotated[
     str | None,
     typer.Option(
         "--scheduler",
-        rich_help_panel=COMMON,
         help="tcp://HOST:PORT of a Dask scheduler; without, a local cluster of --jobs.",
     ),
 ]
 Resume = Annotated[
     bool,
-    typer.Option(
-        "--resume", rich_help_panel=COMMON, help="Refuse to start anew if this study was begun with other settings."
-    ),
+    typer.Option("--resume", help="Refuse to start anew if this study was begun with other settings."),
 ]
-Seed = Annotated[int, typer.Option(rich_help_panel=COMMON, help="Seed of every random choice.", min=0, max=2**63 - 1)]
+Seed = Annotated[int, typer.Option(help="Seed of every random choice.", min=0, max=2**63 - 1)]
 Device = Annotated[
     str,
     typer.Option(
-        rich_help_panel=COMMON,
         help="auto, cpu, cuda, mps; split (over devices, memory and disk), or disk (layer by layer).",
     ),
 ]
 Weights = Annotated[
     str,
-    typer.Option("--weights", rich_help_panel=COMMON, help="Number type of the weights: float32, bfloat16, float16."),
+    typer.Option("--weights", help="Number type of the weights: float32, bfloat16, float16."),
 ]
-Online = Annotated[bool, typer.Option("--online", rich_help_panel=COMMON, help="Allow a hub id to be downloaded.")]
+Online = Annotated[bool, typer.Option("--online", help="Allow a hub id to be downloaded.")]
 Open = Annotated[bool, typer.Option("--open", help="Open the page in the browser.")]
-Json = Annotated[
-    bool, typer.Option("--json", rich_help_panel=COMMON, help="Print JSON for machines instead of tables.")
-]
-Quiet = Annotated[bool, typer.Option("--quiet", "-q", rich_help_panel=COMMON, help="Print nothing but the result.")]
+Json = Annotated[bool, typer.Option("--json", help="Print JSON for machines instead of tables.")]
+Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Print nothing but the result.")]

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
 import typer
 
@@ -27,6 +28,33 @@ if TYPE_CHECKING:
     from headscape.results import Result
 
 
+@dataclass(frozen=True)
+class Limits:
+    """For networks of many heads or long contexts."""
+
+    panel: ClassVar[str] = "Large networks"
+    distance: Annotated[str, typer.Option(help="exact, or sketch: estimated above 2,000 heads.")] = "exact"
+    max_memory: Annotated[
+        float | None,
+        typer.Option(
+            metavar="GB", help="Memory limit per fit in GB (default 4); larger arrays are processed out of core."
+        ),
+    ] = None
+    scratch: Annotated[
+        Path | None, typer.Option(help="Folder for out-of-core files; the temporary folder without.")
+    ] = None
+
+    @property
+    def options(self) -> dict[str, Any]:
+        """As the questionnaire takes them; a folder that cannot be written is refused."""
+        from headscape.geometry.scratch import check_disk
+
+        if self.scratch is not None:
+            check_disk(0, str(self.scratch))
+        memory = None if self.max_memory is None else 1e9 * self.max_memory
+        return {"distance": self.distance, "max_memory": memory, "scratch": self.scratch and str(self.scratch)}
+
+
 @command(epilog="Example: `headscape organize runs/book --jobs 2`")
 def organize(
     run: o.Run,
@@ -39,16 +67,7 @@ def organize(
     use_model: Annotated[
         bool, typer.Option("--model/--no-model", help="Load the model for the induction scores.")
     ] = True,
-    distance: Annotated[str, typer.Option(help="exact, or sketch: estimated above 2,000 heads.")] = "exact",
-    max_memory: Annotated[
-        float | None,
-        typer.Option(
-            metavar="GB", help="Memory limit per fit in GB (default 4); larger arrays are processed out of core."
-        ),
-    ] = None,
-    scratch: Annotated[
-        Path | None, typer.Option(help="Folder for out-of-core files; the temporary folder without.")
-    ] = None,
+    limits: Limits = Limits(),
     estimate: Annotated[
         bool, typer.Option("--estimate", help="Only say what memory, disk and time it would take; write nothing.")
     ] = False,
@@ -56,20 +75,12 @@ def organize(
 ) -> None:
     """Organize the heads of a run: trees, map, entropies, roles; what is stable, and what beats its null."""
     from headscape.captures import open_capture
-    from headscape.geometry.scratch import check_disk
     from headscape.studies.organize import estimate_organize
     from headscape.studies.organize import organize as run_organize
 
     one_of("kind", kind, ("probs", "scores"))
-    changes = {
-        "n_iter": iterations,
-        "distance": distance,
-        "max_memory": None if max_memory is None else 1e9 * max_memory,
-        "scratch": None if scratch is None else str(scratch),
-    }
-    if scratch is not None:
-        check_disk(0, str(scratch))
-    options: dict[str, Any] = {"block": block, "kind": kind, "questionnaire": _questionnaire(paper, changes)}
+    changed = limits.options | {"n_iter": iterations}
+    options: dict[str, Any] = {"block": block, "kind": kind, "questionnaire": _questionnaire(paper, changed)}
     if estimate:
         found = estimate_organize(run, control=random_weights, jobs=asked.jobs, **options)
         if asked.as_json:
@@ -171,7 +182,7 @@ def analyze(
         "tokens": tokens,
         "batches": None if prompt else batches,
         "pool": pool,
-        "seed": asked.seed,
+        "random_state": asked.seed,
     }
     with asked.working("organizing") as how:
         loaded = asked.load(model)

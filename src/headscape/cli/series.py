@@ -51,7 +51,7 @@ def series(
             if to is None:
                 raise InputError("give --out: a folder for the runs of these checkpoints")
             given = source or (sample_images() if images else sample_text())
-            options = {"tokens": tokens, "batches": batches, "seed": asked.seed}
+            options = {"tokens": tokens, "batches": batches, "random_state": asked.seed}
             runs = capture_checkpoints(runs, given, to, asked.loader, Work.of(**how), **options)
         result = run_series(runs, out=to, block=block, random_state=asked.seed, **how)
     home = to or folders[0]

@@ -15,8 +15,8 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
-from headscape.claims import claim
 from headscape.errors import InputError
+from headscape.papers import claim
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -114,6 +114,7 @@ NEXT = {  # what a reader may want after a study
     "softmax": "do its weights look random? headscape spectra {run}",
     "spectra": "how far do Gaussians predict its scores? headscape gaussian {run}",
     "gaussian": "do tokens become alike along depth? headscape collapse {run}",
+    "claims": "the figures behind them: headscape report {run} --open",
     "compare": "who is who in each of them? headscape heads RUN",
     "series": "the heads of one checkpoint by role: headscape heads RUN",
     "train": "do its tokens become alike along depth? headscape collapse {run}",

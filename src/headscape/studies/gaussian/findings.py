@@ -84,7 +84,8 @@ def _tested(
     """
     judgement, n = judge(statistic, **rule), statistic.n if n is None else n
     if n < LEAST_INPUTS:
-        judgement = cannot_tell(f"{n} of the {LEAST_INPUTS} inputs this takes; capture more, or use more --batches")
+        few = f"{n} of the {LEAST_INPUTS} inputs this takes; capture more, or use more --batches"
+        judgement = cannot_tell(few, statistic)
     if judgement.verdict == "holds" and random is not None and judge(random, **rule).verdict == "holds":
         rest += " It holds with random weights too, so it is not learnt."
     return on_claim(f"gaussian.{claim}", judgement, rest, figure)

@@ -200,14 +200,14 @@ def _measured(
     """The units of all batches, and of the same inputs dealt out to draws of random weights."""
     hashes = captured.content()
     steps = work.stage("organizing", len(captured) * (2 if draws else 1))
-    same = (facts["block"], facts["kind"])
+    same = {name: facts[name] for name in ("block", "kind", "n_basis")}
 
     def organized(name: str, source: Capture | Path, weights: Sequence[str]) -> list[Arrays]:
         units = {}
         for i, number in enumerate(captured.numbers):
             seed = facts["seed"] + number
             path = _file(folder, facts, number, hashes.get(f"batch {number}"), weights[i % len(weights)], name)
-            units[f"{name} {number}"] = (path, source, i, *same, settings, facts["n_basis"], work.threads, seed)
+            units[f"{name} {number}"] = (path, source, i, same, settings, work.threads, seed)
         run_units(_unit, units, work, steps)
         return [_read(unit[0]) for unit in units.values()]
 
@@ -251,16 +251,15 @@ def _unit(
     path: Path,
     source: Capture | Path,
     i: int,
-    block: str,
-    kind: Kind,
+    facts: Mapping[str, Any],
     settings: Mapping[str, Any],
-    n_basis: int,
     threads: int,
     seed: int,
 ) -> None:
-    """Organize batch i and its null, and write both."""
+    """Organize batch i (of the block and kind of the facts) and its null, and write both."""
     numba.set_num_threads(min(threads, numba.config.NUMBA_NUM_THREADS))  # type: ignore[attr-defined]
-    X = open_capture(source).tensor(i, block, kind)
+    X = open_capture(source).tensor(i, facts["block"], facts["kind"])
+    n_basis = facts["n_basis"]
     null = _measure(shuffled_rows(X, seed), settings, n_basis, threads)
     arrays = _measure(X, settings, n_basis, threads)
     arrays |= {f"null_{name}": null[name] for name in ("entropies", "network", "decay", "network_decay", "energy")}
@@ -361,19 +360,13 @@ def _probes(model: Model | None, captured: Capture, block: str, seed: int, folde
     return read_arrays(path)[0]
 
 
-def _summarize(
-    captured: Capture,
-    facts: Mapping[str, Any],
-    settings: Mapping[str, Any],
-    batches: Sequence[Arrays],
-    controls: Sequence[Arrays],
-    probes: Arrays,
-) -> OrganizeResult:
-    agreed = consensus_of([found["head_distances"] for found in batches], Questionnaire(**settings))
-    heads = captured.heads(facts["block"])
+def _head_table(
+    heads: Sequence[HeadId], kind: Kind, batches: Sequence[Arrays], probes: Arrays
+) -> tuple[pd.DataFrame, pd.DataFrame]:
+    """The table of heads, with entropies beside their null and roles; and the table of roles."""
     frame = pd.DataFrame(heads, columns=["block", "layer", "head"])
     for k, name in enumerate(ENTROPIES):
-        if name == "dc" and facts["kind"] == "probs":  # one number for all heads
+        if name == "dc" and kind == "probs":  # one number for all heads
             continue
         frame[name] = np.mean([found["entropies"][k] for found in batches], axis=0)
         frame[f"{name}_null"] = np.mean([found["null_entropies"][k] for found in batches], axis=0)
@@ -391,6 +384,20 @@ def _summarize(
         frame["positional"] = np.mean([found["positional"] for found in batches], axis=0)
         if "copying" in probes:
             frame["copying"] = probes["copying"]
+    return frame, roles
+
+
+def _summarize(
+    captured: Capture,
+    facts: Mapping[str, Any],
+    settings: Mapping[str, Any],
+    batches: Sequence[Arrays],
+    controls: Sequence[Arrays],
+    probes: Arrays,
+) -> OrganizeResult:
+    agreed = consensus_of([found["head_distances"] for found in batches], Questionnaire(**settings))
+    heads = captured.heads(facts["block"])
+    frame, roles = _head_table(heads, facts["kind"], batches, probes)
 
     def stack(name: str, of: Sequence[Arrays] = batches) -> npt.NDArray[Any]:
         shortest = min(len(found[name]) for found in of)  # curves of shorter inputs end earlier

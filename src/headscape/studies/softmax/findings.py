@@ -39,9 +39,8 @@ def findings(r: SoftmaxResult) -> list[Finding]:
 def _decided(r: SoftmaxResult, judgement: Judgement) -> Judgement:
     """The judgement, if there are enough inputs for any."""
     n, needed = len(r.values), min(ENOUGH, max(FEWEST, int(r.settings["batches"])))
-    return (
-        judgement if n >= needed else cannot_tell(f"too few inputs: {n}, it takes {needed} unless fewer are asked for")
-    )
+    few = f"too few inputs: {n}, it takes {needed} unless fewer are asked for"
+    return judgement if n >= needed else cannot_tell(few, judgement.statistic)
 
 
 def _share(r: SoftmaxResult, passing: BoolArray, what: str) -> tuple[str, Judgement]:
@@ -163,7 +162,7 @@ def _at_once(r: SoftmaxResult) -> Finding:
             if off
             else "uniform attention changes the model as little"
         )
-        verdict = cannot_tell(what)
+        verdict = cannot_tell(what, verdict.statistic)
     before = f" (loss before: {float(np.mean(r.base)):.2f})" if r.unit == "loss" else ""
     careful = (
         f" Careful: softmax of the captured scores itself changes it by {changes['own']}; capture with --dtype float32, and leave out layers with a "
