@@ -96,9 +96,9 @@ def _population(r: CollapseResult) -> Finding:
         if "random" in peaks:
             verdict = _judge(mean_interval(peaks["standard"] - peaks["random"]), above=0.0, control="random weights")
     opening = {
-        "holds": "A population of tokens that are all alike is there",
+        "holds": "There is a population of tokens that are all alike",
         "does not hold": "There is no population of tokens that are all alike",
-        "cannot tell": "Whether there is a population of tokens that are all alike cannot be told",
+        "cannot tell": "It cannot be told whether there is a population of tokens that are all alike",
     }[verdict.verdict]
     shares = {name: float(np.mean([s.share for s in r.alike(name)[1:]])) for name in r.variants}
     unlike = ""

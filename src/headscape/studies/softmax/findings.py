@@ -82,7 +82,7 @@ def _invariance(r: SoftmaxResult) -> Finding:
         share = Interval(float(within), float(passes), float(1 - fails), len(r.values))
         control = "nearly all of the heads that fail with uniform attention"
         verdict = _decided(r, judge(share, above=NEARLY_ALL, control=control))
-        among = f"of the {int(needed.sum())} heads that fail with uniform attention, {passes:.0%} pass with Corollary 1 and {fails:.0%} fail"
+        among = f"of the heads that fail with uniform attention ({int(needed.sum())}), {passes:.0%} pass with Corollary 1 and {fails:.0%} fail"
     rest = (
         f" (Fasina, Pohle, Su and Coifman, 2025). Within {r.tolerance:g} {r.unit_name}, {int((own == 'yes').sum())} of {r.n_heads} heads "
         f"({(own == 'yes').mean():.0%}) can have softmax replaced by Corollary 1's decomposition, and {(own == 'no').mean():.0%} cannot; by the "
