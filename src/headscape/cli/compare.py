@@ -38,6 +38,5 @@ def compare(
     with asked.working("comparing") as how:
         result = run_compare(runs, out=to, draws=draws, random_state=asked.seed, **how)
     page = write_compare_page(result, runs, to / "report.html")
-    finish(result, asked.as_json)
-    if not asked.as_json:
-        open_page(page, show)
+    finish(result, asked.as_json, at=to, page=page)
+    open_page(page, show, say=False)

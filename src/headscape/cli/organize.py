@@ -198,7 +198,7 @@ def analyze(
         if prompt and len(prompt) == 2 and "probs" in kept and pool is None:
             results.append(compare_prompts(target, **how))
     page = _report(target, None, "png", asked.quiet)
-    finish(results, asked.as_json, at=target, brief=True)
+    finish(results, asked.as_json, at=target, page=page, brief=True)
     open_page(page, show, say=False)
 
 

@@ -45,7 +45,9 @@ def report(source: Run | Capture | Result | Sequence[Result] | str | Path, out: 
     if isinstance(source, Result) or (isinstance(source, Sequence) and not isinstance(source, str)):
         results = [source] if isinstance(source, Result) else list(source)
         if not results or not all(isinstance(one, Result) for one in results):
-            raise InputError("a page is made of a run, a capture or results; this list holds something else")
+            raise InputError(
+                "a page is made of a run, a capture or results; attention in memory becomes a capture by hs.from_attentions"
+            )
         names = " and ".join(dict.fromkeys(one.title for one in results))
         return Page(names, [], gather(results), {}).write(Path(out or "report.html"))
     if isinstance(source, Capture) and source.run is None:

@@ -44,7 +44,7 @@ def _roles(r: OrganizeResult) -> list[Finding]:
         best = min(r.folder_roles, key=lambda folder: folder.p)
         text = (
             f"The head tree groups heads of a kind: in {len(r.folder_roles)} clusters a role is over-represented. The "
-            f"clearest has {best.size} heads and {best.count} of the {int(counts[best.role])} '{best.role}' heads "
+            f"clearest has {best.size} heads, among them {best.count} of the {int(counts[best.role])} '{best.role}' heads "
             f"(hypergeometric p = {best.p:.1g}, uncorrected for the number of clusters)."
         )
         found.append(Finding(text, "head-tree"))

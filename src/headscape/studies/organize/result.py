@@ -175,7 +175,7 @@ class OrganizeResult(Result):
                 spread = difference[:, i].std(ddof=1) if self.n_batches > 1 else np.nan
                 rows.append(
                     {
-                        "end": end,
+                        "ranked": end,
                         "place": place,
                         "(layer, head)": self.name(int(i)),
                         "count": f"{counts[i]}/{self.n_batches}",
