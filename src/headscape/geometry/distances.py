@@ -29,7 +29,7 @@ def _ranks(distances: npt.ArrayLike) -> FloatArray:
     ranks = rankdata(pairs_of(D))
     ranks -= ranks.mean()
     found = np.zeros(D.shape)
-    found[np.triu_indices(len(D), 1)] = ranks / max(np.linalg.norm(ranks), 1e-300)
+    found[np.triu_indices(len(D), 1)] = ranks / max(float(np.linalg.norm(ranks)), 1e-300)
     return found + found.T
 
 
