@@ -56,8 +56,8 @@ def report(source: Run | Capture | Result | Sequence[Result] | str | Path, out: 
         with tempfile.TemporaryDirectory(prefix="headscape-") as scratch:
             run = write_capture(source, Path(scratch) / "attention in memory").run
             assert run is not None
-            found = [organize(run, block=block, model=None) for block in source.blocks]
-            return write_report(run, found, Path(out or "report.html"))
+            found = organize(run, model=None)
+            return write_report(run, found if isinstance(found, list) else [found], Path(out or "report.html"))
     run = source.run if isinstance(source, Capture) else source if isinstance(source, Run) else Run.open(source)
     assert run is not None
     return write_report(run, load_results(run), None if out is None else Path(out))

@@ -68,7 +68,7 @@ def organize(
     heads: Sequence[HeadId | str] = (),
     random_state: int = 0,
     **how: Unpack[How],
-) -> OrganizeResult:
+) -> OrganizeResult | Any:
     """Organize every batch of a capture; find the consensus of the heads, their stability, roles and entropies.
 
     Parameters
@@ -76,7 +76,8 @@ def organize(
     source
         A capture or a run directory; in a directory each batch is stored when done, and a killed study resumes.
     block, kind
-        Which block of the network, and "probs" or "scores"; by default the only one there is, probabilities first.
+        Which block of the network, and "probs" or "scores"; by default the only one there is, probabilities first. Of
+        several blocks (an encoder-decoder) and none named, each is organized, and a list of their results returned.
     questionnaire
         Its settings are used for every batch; the default ones otherwise.
     model
@@ -104,6 +105,10 @@ def organize(
     check_seed(random_state)
     work = Work.of(**how)
     captured = open_capture(source)
+    if block is None and len(captured.blocks) > 1:
+        same: dict[str, Any] = {"kind": kind, "questionnaire": questionnaire, "n_basis": n_basis, "loader": loader}
+        same |= {"model": model, "control": control, "random_state": random_state, **how}
+        return [organize(captured, block=b, heads=h, **same) for b, h in _by_block(heads, captured.blocks).items()]
     chosen = captured.block(block)
     chosen_kind = captured.kind(kind)
     settings = _settings(questionnaire or Questionnaire())
@@ -138,6 +143,15 @@ def organize(
         result = _summarize(captured, facts, settings, batches, controls, probes)
         folder.save(result)
     return result
+
+
+def _by_block(heads: Sequence[HeadId | str], blocks: Sequence[str]) -> dict[str, list[HeadId]]:
+    """Heads that were named, by block."""
+    named = [head if isinstance(head, HeadId) else HeadId.parse(head) for head in heads]
+    for head in named:
+        if head.block not in blocks:
+            raise InputError(f"no block of this run has a head {str(head)!r}; blocks are {', '.join(blocks)}")
+    return {block: [head for head in named if head.block == block] for block in blocks}
 
 
 def tensor_shape(captured: Capture, block: str, kind: Kind) -> tuple[int, int, int]:
