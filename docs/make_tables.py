@@ -1,21 +1,23 @@
 """Write the tables of the documents from the result files in docs/results: python docs/make_tables.py.
 
-A table stands between `<!-- made: NAME ARGUMENTS -->` and `<!-- end -->`; everything between is written anew.
+A table stands between `<!-- made: NAME ARGUMENTS -->` and `<!-- end -->`; everything between is written anew. Names of pages
+(`python docs/make_tables.py verdicts theory/trees`) limit it to these.
 `python docs/make_tables.py --add RUN STUDY NAME COMMAND` keeps the newest result of a study as docs/results/STUDY/NAME.json.
 """
 
 from __future__ import annotations
 
+import csv
 import json
 import re
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import numpy as np
 
-from headscape.claims import claim, claims
-from headscape.intervals import mean_interval, median_interval
+from headscape.intervals import Interval, mean_interval, median_interval
+from headscape.papers import claim, claims
 from headscape.records import as_records
 from headscape.storage import write_json
 
@@ -34,7 +36,10 @@ def add(run: str, study: str, name: str, command: str) -> None:
         for f in result.findings()
     ]
     tables = {title: as_records(frame) for title, frame in result.summary()}
-    write_json(DOCS / "results" / study / f"{name}.json", {"command": command, "findings": findings, "tables": tables})
+    facts = {"command": command, "findings": findings, "tables": tables}
+    if study == "claims":  # the rows are the result
+        facts = {"command": command, "quick": result.settings["quick"], "claims": as_records(result.claims)}
+    write_json(DOCS / "results" / study / f"{name}.json", facts)
 
 
 def results(study: str) -> dict[str, dict]:
@@ -52,17 +57,52 @@ def table(columns: list[str], rows: list[list[str]]) -> str:
 
 def verdicts(study: str) -> str:
     """One row per claim, one column per kept result: the verdict and the rule behind it."""
-    kept = results(study)
+    known = results(study)
     rows = []
     for id in [id for id, one in claims().items() if one.study == study]:
         cells = []
-        for found in kept.values():
+        for found in known.values():
             judged = [f for f in found["findings"] if f["claim"] == id]
             cells.append("; ".join(f"{SIGNS[f['verdict']]}: {f['why']}" for f in judged[:3]) or "-")
         if any(cell != "-" for cell in cells):
             rows.append([f"{claim(id).statement} ({claim(id).citation})", *cells])
-    commands = "\n".join(f"* {name}: `{found['command']}`" for name, found in kept.items())
-    return f"{table(['claim', *kept], rows)}\n{commands}\n"
+    commands = "\n".join(f"* {name}: `{found['command']}`" for name, found in known.items())
+    return f"{table(['claim', *known], rows)}\n{commands}\n"
+
+
+def flagship(paper: str) -> str:
+    """The claims of one paper (or of all others, `rest`) by model: the verdict, and the number behind it."""
+    kept, main = results("claims"), ("fasina2025", "wertich2024", "masumura2025")
+    rows, open_ = [], []
+    for id, one in claims().items():
+        if one.source.id != paper and not (paper == "rest" and one.source.id not in main):
+            continue
+        cells = []
+        for name, found in kept.items():
+            row = next((row for row in found["claims"] if row["claim"] == id), None)
+            cells.append("-" if row is None else _cell(row))
+            if row and row["verdict"] == "cannot tell":
+                open_.append(f"* `{id}` on {name}: {row['why']}.")
+        rows.append(
+            [f"{one.statement} (`{id}`, {one.place if paper != 'rest' else one.citation})", one.control, *cells]
+        )
+    why = "\nWhy nothing can be told:\n\n" + "\n".join(open_) + "\n" if open_ else ""
+    return table(["claim", "control", *kept], rows) + why
+
+
+def _cell(row: dict) -> str:
+    """Sign and number of a verdict."""
+    if row["verdict"] == "not applicable":
+        return "–"
+    sign = SIGNS[row["verdict"]].split()[0]
+    known = row["value"] is not None
+    ends = [float("nan") if row[end] is None else row[end] for end in ("low", "high")]
+    return f"{sign} {Interval(row['value'], *ends, row['n'])}" if known else sign
+
+
+def commands(study: str) -> str:
+    """The commands behind the kept results of a study."""
+    return "\n".join(f"* {name}: `{found['command']}`" for name, found in results(study).items()) + "\n"
 
 
 def findings(study: str) -> str:
@@ -72,6 +112,19 @@ def findings(study: str) -> str:
         lines = "\n".join(f"* {f['text']}" for f in found["findings"])
         parts.append(f"**{name}**\n\n{lines}\n")
     return "\n".join(parts)
+
+
+def checks(page: str) -> str:
+    """What a paper prints, what is right and what was measured, as docs/theory/checks.py found."""
+    found = json.loads((DOCS / "results" / "theory" / f"{page}.json").read_text(encoding="utf-8"))
+    return table(["what", "as printed", "corrected", "measured, or measured on"], found["rows"])
+
+
+def kept(name: str) -> str:
+    """A table kept as docs/results/NAME.csv; lines that begin with "#" say how it was measured and are not shown."""
+    lines = (DOCS / "results" / f"{name}.csv").read_text(encoding="utf-8").splitlines()
+    columns, *rows = csv.reader(line for line in lines if not line.startswith("#"))
+    return table(columns, rows)
 
 
 def coverage(_: str) -> str:
@@ -110,21 +163,21 @@ def quantized(_: str) -> str:
     return table(["model", "stored as"], [[m.name, m.quantized or "32-bit floats"] for m in list_models()])
 
 
-MAKERS = {f.__name__: f for f in (verdicts, findings, coverage, listed, quantized)}
+MAKERS = {f.__name__: f for f in (verdicts, findings, checks, kept, coverage, listed, quantized)}
 
 
-def main() -> None:
-    """Write every table of every page."""
-    for page in sorted(DOCS.glob("*.md")):
+def main(names: Sequence[str] = ()) -> None:
+    """Write every table of every page, or of the pages named."""
+    for page in [DOCS / f"{name}.md" for name in names] or sorted([*DOCS.glob("*.md"), *DOCS.glob("theory/*.md")]):
         text = page.read_text(encoding="utf-8")
         made = MADE.sub(lambda m: m[1] + MAKERS[m[2]](m[3].strip()) + m[4], text)
         if made != text:
             page.write_text(made, encoding="utf-8")
-            print(page.name)
+            print(page.relative_to(DOCS))
 
 
 if __name__ == "__main__":
     if sys.argv[1:2] == ["--add"]:
         add(*sys.argv[2:6])
     else:
-        main()
+        main(sys.argv[1:])

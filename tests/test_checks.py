@@ -7,7 +7,7 @@ import inspect
 import numpy as np
 import pytest
 
-from headscape.checks import LARGEST, check_finite, finite, integer, one_of, positive, seed, within
+from headscape.checks import LARGEST, check_finite, finite, integer, one_of, positive, renamed, seed, within
 from headscape.errors import InputError
 from headscape.studies import STUDIES
 
@@ -75,3 +75,13 @@ def test_every_study_checks_its_seed_before_anything_else(function, wrong):
         pytest.skip("works on arrays in memory")
     with pytest.raises(InputError, match="random_state must be"):
         function(*("nowhere" for _ in needed), random_state=wrong)
+
+
+def test_a_parameter_that_was_renamed_still_works():
+    @renamed("seed", "random_state")
+    def draw(n, *, random_state=0):
+        return n, random_state
+
+    with pytest.warns(DeprecationWarning, match="random_state="):
+        assert draw(3, seed=5) == (3, 5)
+    assert draw(3, random_state=5) == (3, 5)

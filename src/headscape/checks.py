@@ -4,18 +4,40 @@ from __future__ import annotations
 
 import math
 import operator
-from collections.abc import Iterable
-from typing import Any
+import warnings
+from collections.abc import Callable, Iterable
+from functools import wraps
+from typing import Any, ParamSpec, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 
 from headscape.errors import InputError
 
-__all__ = ["LARGEST", "check_finite", "finite", "integer", "one_of", "positive", "seed", "within"]
+__all__ = ["LARGEST", "check_finite", "finite", "integer", "one_of", "positive", "renamed", "seed", "within"]
 
 LARGEST = 1e300
 """Entries of an array beyond this are refused: sums and differences of them leave the range of float64."""
+
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+def renamed(old: str, new: str) -> Callable[[Callable[P, R]], Callable[P, R]]:
+    """Let a function be called with the name that a parameter had before."""
+
+    def follow(function: Callable[P, R]) -> Callable[P, R]:
+        @wraps(function)
+        def called(*args: P.args, **kwargs: P.kwargs) -> R:
+            if old in kwargs:
+                warnings.warn(f"{function.__name__}({old}=) is now {new}=", DeprecationWarning, stacklevel=2)
+                kwargs[new] = kwargs.pop(old)
+            return function(*args, **kwargs)
+
+        return called
+
+    return follow
 
 
 def _refused(name: str, value: Any, what: str) -> InputError:

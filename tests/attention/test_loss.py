@@ -54,7 +54,7 @@ class Masking(Letters):
 def test_masked_loss_is_seeded_and_only_of_hidden_tokens():
     network = make("bert")
     model = hs.wrap_module(network, tokenizer=Masking())
-    one, same, other = (hs.loss(model, TEXT, tokens=12, seed=s).values for s in (0, 0, 1))
+    one, same, other = (hs.loss(model, TEXT, tokens=12, random_state=s).values for s in (0, 0, 1))
     np.testing.assert_array_equal(one, same)
     assert not np.array_equal(one, other)
     seen = {}

@@ -116,7 +116,7 @@ def test_compare_refuses_blocks_beside_tokens(run, organised, model, tmp_path):
 
     twin, whole = tmp_path / "twin", tmp_path / "whole"
     options = {"batches": 4, "keep": ("probs",)}
-    organize(hs.capture(model, TEXT, tokens=24, pool=7, out=twin, seed=1, **options), threads=1)
+    organize(hs.capture(model, TEXT, tokens=24, pool=7, out=twin, random_state=1, **options), threads=1)
     organize(hs.capture(model, TEXT, tokens=7, out=whole, **options), threads=1)
     assert len(read_runs([run, twin])) == 2
     with pytest.raises(hs.InputError, match="maps pooled from 24 tokens, .* has whole maps: a block is not a token"):

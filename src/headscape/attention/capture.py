@@ -21,7 +21,7 @@ from headscape.attention.samples import Sample, replayed, samples_of
 from headscape.attention.sites import Site, run, select_heads
 from headscape.attention.tapping import tapped
 from headscape.captures import KEEP, Batch, Capture
-from headscape.checks import integer
+from headscape.checks import integer, renamed
 from headscape.checks import seed as check_seed
 from headscape.errors import HeadscapeError, InputError
 from headscape.locks import locked
@@ -45,6 +45,7 @@ STORAGE = ("float16", "float32")
 PARITY_TOKENS = 32
 
 
+@renamed("seed", "random_state")
 def capture(
     model: Model | torch.nn.Module,
     inputs: Any,
@@ -58,7 +59,7 @@ def capture(
     *,
     pool: int | None = None,
     windows: str | None = None,
-    seed: int = 0,
+    random_state: int = 0,
     chat: bool = False,
     keep_short: bool = False,
     tokenizer: Any = None,
@@ -110,7 +111,7 @@ def capture(
     HeadscapeError
         The logits under capture differ from the model's own by more than round-off.
     """
-    request = Request(tokens, batches, tuple(keep), layers, heads, dtype, pool, windows, seed, chat, keep_short)
+    request = Request(tokens, batches, tuple(keep), layers, heads, dtype, pool, windows, random_state, chat, keep_short)
     if tokenizer is not None:
         model = (
             replace(model, tokenizer=tokenizer) if isinstance(model, Model) else wrap_module(model, tokenizer=tokenizer)
@@ -159,7 +160,7 @@ class Request:
     dtype: str = "float16"
     pool: int | None = None
     windows: str | None = None
-    seed: int = 0
+    random_state: int = 0
     chat: bool = False
     keep_short: bool = False
 
@@ -174,7 +175,7 @@ class Request:
                 integer(name, value, low=1)
         if self.pool is not None:
             integer("pool", self.pool, low=1)
-        check_seed(self.seed, "seed")
+        check_seed(self.random_state)
 
 
 @dataclass(frozen=True)
@@ -201,14 +202,14 @@ class _Plan:
             "keep": sorted(asked.keep),
             "heads": None if everything else {name: found for name, (_, found) in self.chosen.items()},
             "dtype": asked.dtype,
-            "seed": asked.seed,
+            "seed": asked.random_state,
             "chat": asked.chat,
         }
         return config if asked.pool is None else config | {"pool": asked.pool, "windows": asked.windows}
 
     def tap(self, pool: int | None, n_rows: int) -> CaptureTap:
         asked = self.request
-        return CaptureTap(self.model.module, self.chosen, asked.keep, asked.dtype, pool, n_rows, asked.seed)
+        return CaptureTap(self.model.module, self.chosen, asked.keep, asked.dtype, pool, n_rows, asked.random_state)
 
     def info(self, sample: Sample) -> dict[str, Any]:
         return _info(sample, self.chosen, self.request.keep, self.request.pool)
@@ -243,7 +244,7 @@ def _plan(model: Model | torch.nn.Module, inputs: Any, on_disk: bool, request: R
     tokens, pool = request.tokens, request.pool
     n_rows = rows_of_windows(request.windows)
     check_pool(pool, n_rows, [] if model.images is not None or model.task == "module" else [tokens])
-    seed, chat, short = request.seed, request.chat, request.keep_short
+    seed, chat, short = request.random_state, request.chat, request.keep_short
     samples, facts = samples_of(model, inputs, tokens, request.batches, seed=seed, chat=chat, keep_short=short)
     check_pool(pool, n_rows, [len(side) for s in samples for names in s.tokens.values() for side in names])
     if model.task == "module" and model.example is None:

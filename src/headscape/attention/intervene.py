@@ -20,7 +20,7 @@ from headscape.attention.samples import Sample, grouped, samples_of
 from headscape.attention.sites import run, select_heads
 from headscape.attention.tapping import tapped
 from headscape.attention.taps import AttentionCall, Tap
-from headscape.checks import finite
+from headscape.checks import finite, renamed
 from headscape.errors import InputError
 from headscape.tensor import HeadId
 
@@ -90,11 +90,12 @@ class _Means(Tap):
         return outputs
 
 
+@renamed("seed", "random_state")
 def mean_outputs(
-    model: Model, inputs: Any, tokens: int = 256, batches: int | None = 10, seed: int = 0
+    model: Model, inputs: Any, tokens: int = 256, batches: int | None = 10, random_state: int = 0
 ) -> dict[HeadId, npt.NDArray[np.float32]]:
     """Mean output of every head over all positions of the inputs, before the output projection: (dim,) a head."""
-    return mean_outputs_on(model, samples_of(model, inputs, tokens, batches, seed=seed)[0])
+    return mean_outputs_on(model, samples_of(model, inputs, tokens, batches, seed=random_state)[0])
 
 
 def mean_outputs_on(model: Model, samples: Sequence[Sample]) -> dict[HeadId, npt.NDArray[np.float32]]:
@@ -112,11 +113,15 @@ def mean_outputs_on(model: Model, samples: Sequence[Sample]) -> dict[HeadId, npt
     return means
 
 
-class _Scaling(Tap):
+class _Factors(Tap):
+    """A number per head, by layer."""
+
     def __init__(self, model: Model, factors: dict[str, Tensor]) -> None:
         modules = _modules(model)
         self.factors = {id(modules[name]): factor for name, factor in factors.items()}
 
+
+class _Scaling(_Factors):
     def scores(self, call: AttentionCall, scores: Tensor) -> Tensor:
         factor = self.factors.get(id(call.module))
         return scores if factor is None else scores * factor.to(scores)[:, None, None]
@@ -173,13 +178,9 @@ def patch_maps(model: Model, maps: Mapping[Any, Any]) -> Iterator[Model]:
         yield model
 
 
-class _Gates(Tap):
-    def __init__(self, model: Model, values: dict[str, Tensor]) -> None:
-        modules = _modules(model)
-        self.values = {id(modules[name]): value for name, value in values.items()}
-
+class _Gates(_Factors):
     def outputs(self, call: AttentionCall, outputs: Tensor) -> Tensor:
-        gate = self.values.get(id(call.module))
+        gate = self.factors.get(id(call.module))
         return outputs if gate is None else outputs * gate.to(outputs)[:, None]
 
 

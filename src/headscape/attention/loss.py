@@ -15,6 +15,7 @@ from torch.nn import functional as F
 from headscape.attention.models import Model
 from headscape.attention.samples import Sample, grouped, samples_of
 from headscape.attention.sites import run
+from headscape.checks import renamed
 from headscape.errors import InputError
 
 __all__ = ["Loss", "Task", "joined", "loss", "task_loss", "tasks_of"]
@@ -104,16 +105,17 @@ def task_loss(model: Model, task: Task) -> tuple[Tensor, Tensor | None]:
     return each.sum(1) / (wanted != -100).sum(1), None
 
 
-def loss(model: Model, inputs: Any, tokens: int = 256, batches: int | None = None, *, seed: int = 0) -> Loss:
+@renamed("seed", "random_state")
+def loss(model: Model, inputs: Any, tokens: int = 256, batches: int | None = None, *, random_state: int = 0) -> Loss:
     """Loss per sequence, in nats.
 
     Causal models predict each next token; masked ones 15 % of the tokens, hidden by a seeded choice; encoder-decoders
     repeat the text; classifiers need labels: pass (images, labels) or an .npz with both.
     """
     _check_head(model)
-    samples, _ = samples_of(model, inputs, tokens, batches, seed=seed)
+    samples, _ = samples_of(model, inputs, tokens, batches, seed=random_state)
     with torch.no_grad():
-        return joined(model, [task_loss(model, task) for task in tasks_of(model, samples, seed)])
+        return joined(model, [task_loss(model, task) for task in tasks_of(model, samples, random_state)])
 
 
 def _check_head(model: Model) -> None:

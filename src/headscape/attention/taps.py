@@ -112,6 +112,51 @@ def _fused(
     return outputs.transpose(1, 2).contiguous()
 
 
+@dataclass(frozen=True)
+class _Layer:
+    """What one call of an attention layer is given; `rows` computes some rows of its map and what they attend to."""
+
+    taps: Sequence[Tap]
+    module: nn.Module
+    query: Tensor
+    keys: Tensor  # transposed
+    value: Tensor
+    mask: Tensor | RowMask | None
+    scaling: float
+    dropout: float
+    softcap: float | None
+    position_bias: Tensor | None
+    sinks: Tensor | None
+
+    def rows(self, rows: slice) -> tuple[Tensor, Tensor]:
+        """Outputs and attention of some rows, with every step open to the taps."""
+        n_key, dtype = self.keys.shape[-1], self.query.dtype
+        call = AttentionCall(self.module, rows)
+        here = additive_rows(self.mask, rows, n_key, dtype)
+        narrow = isinstance(self.mask, RowMask) and all(tap.narrow for tap in self.taps)
+        n = seen_keys(here) if narrow and here is not None else n_key
+        here = None if here is None else here[..., :n]
+        scores = torch.matmul(self.query[:, :, rows], self.keys[..., :n])
+        scores = scores * self.scaling if torch.is_grad_enabled() else scores.mul_(self.scaling)
+        bias = self.position_bias
+        if bias is not None:
+            scores = scores + (bias if bias.shape[-2] == 1 else bias[..., rows, :])[..., :n]
+        if self.softcap is not None:
+            scores = torch.tanh(scores / self.softcap) * self.softcap
+        for tap in self.taps:
+            scores = tap.scores(call, scores)
+        replaced = (tap.softmax(call, scores, here) for tap in reversed(self.taps))  # the innermost replacement wins
+        probs = next((given for given in replaced if given is not None), None)
+        if probs is None:
+            ours = not torch.is_grad_enabled() and not any(tap.overrides("scores", "softmax") for tap in self.taps)
+            probs = _softmax(scores, here, self.sinks, dtype, ours)
+        del scores
+        for tap in self.taps:
+            probs = tap.probs(call, probs)
+        dropped = F.dropout(probs, p=self.dropout, training=self.module.training)
+        return torch.matmul(dropped, self.value[:, :, :n]), probs
+
+
 def attend(
     taps: Sequence[Tap],
     module: nn.Module,
@@ -144,47 +189,18 @@ def attend(
         key = key.repeat_interleave(n_head // key.shape[1], dim=1)
         value = value.repeat_interleave(n_head // value.shape[1], dim=1)
     scaling = query.shape[-1] ** -0.5 if scaling is None else scaling
-    keys = key.transpose(2, 3)
-    ours = not torch.is_grad_enabled() and not any(tap.overrides("scores", "softmax") for tap in taps)
-
-    def rows_of(bias: Tensor | None, rows: slice) -> Tensor | None:
-        return bias if bias is None or bias.shape[-2] == 1 else bias[..., rows, :]
-
-    narrow = isinstance(mask, RowMask) and all(tap.narrow for tap in taps)
-
-    def block(rows: slice) -> tuple[Tensor, Tensor]:
-        call = AttentionCall(module, rows)
-        here = additive_rows(mask, rows, n_key, query.dtype)
-        n = seen_keys(here) if narrow and here is not None else n_key
-        here = None if here is None else here[..., :n]
-        scores = torch.matmul(query[:, :, rows], keys[..., :n])
-        scores = scores * scaling if torch.is_grad_enabled() else scores.mul_(scaling)
-        bias = rows_of(position_bias, rows)
-        if bias is not None:
-            scores = scores + bias[..., :n]
-        if softcap is not None:
-            scores = torch.tanh(scores / softcap) * softcap
-        for tap in taps:
-            scores = tap.scores(call, scores)
-        replaced = (tap.softmax(call, scores, here) for tap in reversed(taps))  # the innermost replacement wins
-        probs = next((given for given in replaced if given is not None), None)
-        if probs is None:
-            probs = _softmax(scores, here, sinks, query.dtype, ours)
-        del scores
-        for tap in taps:
-            probs = tap.probs(call, probs)
-        dropped = F.dropout(probs, p=dropout, training=module.training)
-        return torch.matmul(dropped, value[:, :, :n]), probs
-
+    layer = _Layer(
+        taps, module, query, key.transpose(2, 3), value, mask, scaling, dropout, softcap, position_bias, sinks
+    )
     step = max(1, BLOCK_BYTES // (query.shape[0] * n_head * n_key * 4))
     if step >= n_query or not all(tap.blockwise for tap in taps) or torch.is_grad_enabled():
-        outputs, probs = block(slice(0, n_query))
+        outputs, probs = layer.rows(slice(0, n_query))
         kept: Tensor | None = probs
     else:
         outputs, kept = query.new_empty(*query.shape[:3], value.shape[-1]), None
         for start in range(0, n_query, step):
             rows = slice(start, min(start + step, n_query))
-            outputs[:, :, rows] = block(rows)[0]
+            outputs[:, :, rows] = layer.rows(rows)[0]
     outputs = outputs.transpose(1, 2).contiguous()
     for tap in taps:
         outputs = tap.outputs(AttentionCall(module), outputs)

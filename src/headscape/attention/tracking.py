@@ -59,10 +59,10 @@ class Tracker:
         tokenizer: Any = None,
         tokens: int = 64,
         batches: int = 4,
-        seed: int = 0,
+        random_state: int = 0,
     ) -> None:
         self.every = integer("every", every, low=1)
-        self.out, self.inputs, self.tokenizer, self.seed = Path(out), inputs, tokenizer, seed
+        self.out, self.inputs, self.tokenizer, self.random_state = Path(out), inputs, tokenizer, random_state
         self.tokens, self.batches = integer("tokens", tokens, low=2), integer("batches", batches, low=1)
         self.count, self.seconds = 0, 0.0
         self._begun: float | None = None
@@ -96,9 +96,13 @@ class Tracker:
         try:
             model = wrap_module(module, tokenizer=getattr(given, "tokenizer", None) or self.tokenizer)
             if self.inputs is None:
-                self.inputs = repeated_tokens(model, self.tokens, self.batches, self.seed)
+                self.inputs = repeated_tokens(model, self.tokens, self.batches, self.random_state)
             place = self.out / f"step-{self.count:08d}"
-            options: dict[str, Any] = {"tokens": self.tokens, "batches": self.batches, "seed": self.seed}
+            options: dict[str, Any] = {
+                "tokens": self.tokens,
+                "batches": self.batches,
+                "random_state": self.random_state,
+            }
             with torch.random.fork_rng():
                 capture(model, self.inputs, out=place, **options)
         finally:

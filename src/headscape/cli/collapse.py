@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
 import typer
 
@@ -12,6 +13,60 @@ from headscape.cli.records import Loading, command
 from headscape.cli.runs import capture_to, default_run, source_of
 from headscape.cli.shared import finish
 from headscape.errors import InputError
+
+if TYPE_CHECKING:
+    from headscape.attention.models import Model
+
+
+@dataclass(frozen=True)
+class Trained:
+    """Which network of a training run."""
+
+    panel: ClassVar[str] = "Of a training run"
+    arm: Annotated[str, typer.Option(help="For a training run: which arm (kind of attention).")] = "standard"
+    step: Annotated[
+        int | None, typer.Option(help="For a training run: at which step; by default the weights that were judged.")
+    ] = None
+
+
+@dataclass(frozen=True)
+class Table1:
+    """The networks of table 1."""
+
+    panel: ClassVar[str] = "Table 1"
+    table1: Annotated[
+        bool, typer.Option("--table1", help="Instead, table 1 of the paper's supplement: networks of attention alone.")
+    ] = False
+    seeds: Annotated[int, typer.Option(help="For table 1: how many networks.", min=1, max=1000)] = 10
+    depth: Annotated[int, typer.Option(help="For table 1: layers.", min=1, max=1000)] = 12
+
+
+@dataclass(frozen=True)
+class Variants:
+    """Which variants of a model are run beside it."""
+
+    panel: ClassVar[str] = "Variants and controls"
+    alpha: Annotated[
+        float | None, typer.Option(help="Also run it with the paper's scaled skip a x + (1 - a) attention.")
+    ] = None
+    alpha_hidden: Annotated[float, typer.Option(help="a' of the variants with a hidden state.")] = 0.5
+    cells: Annotated[
+        bool, typer.Option("--cells/--no-cells", help="The four variants: skip or not, hidden state or not.")
+    ] = True
+    control: Annotated[
+        bool, typer.Option("--control/--no-control", help="The same architecture with random weights.")
+    ] = True
+    use_model: Annotated[
+        bool, typer.Option("--model/--no-model", help="Run the model again; otherwise use only what the run kept.")
+    ] = True
+    float64: Annotated[
+        bool, typer.Option("--float64/--float32", help="Precision of the model; float32 residuals stop near 2e-7.")
+    ] = True
+
+    def __post_init__(self) -> None:
+        for name, value in (("--alpha", self.alpha or 0.0), ("--alpha-hidden", self.alpha_hidden)):
+            if not 0 <= value < 1:  # before anything is captured
+                raise InputError(f"{name} must be at least 0 and below 1, not {value}")
 
 
 @command(
@@ -23,68 +78,32 @@ def collapse(
         str | None,
         typer.Argument(help="A run directory, or a model: name, folder, .gguf file, hub id.", metavar="RUN|MODEL"),
     ] = None,
-    table1: Annotated[
-        bool, typer.Option("--table1", help="Instead, table 1 of the paper's supplement: networks of attention alone.")
-    ] = False,
     text: o.Text = None,
     images: o.Images = None,
     tokens: o.Tokens = 256,
     to: Annotated[Path | None, typer.Option("--out", help="The run directory of a model or of table 1.")] = None,
     batches: o.Batches = 8,
     block: o.Block = None,
-    arm: Annotated[str, typer.Option(help="Of a training run: which kind of attention.")] = "standard",
-    step: Annotated[
-        int | None, typer.Option(help="Of a training run: after how many steps; by default the weights judged.")
-    ] = None,
-    alpha: Annotated[
-        float | None, typer.Option(help="Also run it with the paper's scaled skip a x + (1 - a) attention.")
-    ] = None,
-    alpha_hidden: Annotated[float, typer.Option(help="a' of the variants with a hidden state.")] = 0.5,
-    cells: Annotated[
-        bool, typer.Option("--cells/--no-cells", help="The four variants: skip or not, hidden state or not.")
-    ] = True,
-    control: Annotated[
-        bool, typer.Option("--control/--no-control", help="The same architecture with random weights.")
-    ] = True,
-    use_model: Annotated[
-        bool, typer.Option("--model/--no-model", help="Run the model of a run again; otherwise read what it kept.")
-    ] = True,
-    float64: Annotated[
-        bool, typer.Option("--float64/--float32", help="Precision of the model; float32 residuals stop near 2e-7.")
-    ] = True,
-    seeds: Annotated[int, typer.Option(help="For table 1: how many networks.", min=1, max=1000)] = 10,
-    depth: Annotated[int, typer.Option(help="For table 1: layers.", min=1, max=1000)] = 12,
+    variants: Variants = Variants(),
+    trained: Trained = Trained(),
+    table: Table1 = Table1(),
     asked: Loading = Loading(),
 ) -> None:
-    """Do tokens become alike along depth? By layer, beside random weights, shuffled inputs and four variants."""
-    if table1 == (source is not None):
+    """Measure whether tokens become alike along depth, beside random weights, shuffled inputs and four variants."""
+    if table.table1 == (source is not None):
         raise InputError("name a run or a model, or ask for --table1")
-    for name, value in (("--alpha", alpha or 0.0), ("--alpha-hidden", alpha_hidden)):
-        if not 0 <= value < 1:  # before anything is captured
-            raise InputError(f"{name} must be at least 0 and below 1, not {value}")
     if source is None:
         if text is not None or images is not None:
             raise InputError("table 1 has its own images; leave out --text and --images")
-        from headscape.studies.table1 import table1 as run_table1
-
-        target = to or Path("runs") / "table1"
-        with asked.working("networks") as how:
-            found = run_table1(
-                target, seeds=seeds, depth=depth, alpha_hidden=alpha_hidden, random_state=asked.seed, **how
-            )
-        finish(found, asked.as_json)
+        _table1(to or Path("runs") / "table1", table, variants.alpha_hidden, asked)
         return
-    from headscape.studies.collapse import collapse as run_collapse
-    from headscape.studies.collapse.trained import collapse_trained, is_training_run
+    from headscape.studies.collapse.trained import is_training_run
 
     if is_training_run(source):
-        if text is not None or images is not None or to is not None or alpha is not None:
+        if text is not None or images is not None or to is not None or variants.alpha is not None:
             raise InputError(f"{source} is a training run with its own inputs and attention; choose --arm and --step")
-        with asked.working("measuring") as how:
-            of_arm = collapse_trained(source, arm=arm, step=step, batches=batches, random_state=asked.seed, **how)
-        finish(of_arm, asked.as_json, at=source)
+        _trained(source, trained, batches, asked)
         return
-
     inputs = source_of(text, images)
     run, model = Path(source), None
     if not (run / "run.json").is_file():
@@ -92,22 +111,41 @@ def collapse(
         run = to or default.with_name(f"{default.name}-hidden")
         model = asked.load(source)
         kept: dict[str, Any] = {"keep": ("hidden",), "dtype": "float32"}  # the study needs only the inputs
-        capture_to(model, inputs, run, asked, brief=True, tokens=tokens, batches=batches, seed=asked.seed, **kept)
+        capture_to(
+            model, inputs, run, asked, brief=True, tokens=tokens, batches=batches, random_state=asked.seed, **kept
+        )
     elif inputs is not None or to is not None:
         raise InputError(f"{source} is a run and has its own inputs; leave out --text, --images and --out")
+    _model(run, model, {"block": block, "batches": batches}, variants, asked)
+
+
+def _table1(to: Path, table: Table1, alpha_hidden: float, asked: Loading) -> None:
+    from headscape.studies.table1 import table1 as run_table1
+
+    options: dict[str, Any] = {"seeds": table.seeds, "depth": table.depth, "alpha_hidden": alpha_hidden}
+    with asked.working("networks") as how:
+        found = run_table1(to, random_state=asked.seed, **options, **how)
+    finish(found, asked.as_json, at=to)
+
+
+def _trained(source: str, trained: Trained, batches: int, asked: Loading) -> None:
+    from headscape.studies.collapse.trained import collapse_trained
+
+    options: dict[str, Any] = {"arm": trained.arm, "step": trained.step, "batches": batches}
     with asked.working("measuring") as how:
-        result = run_collapse(
-            run,
-            block=block,
-            batches=batches,
-            model=use_model and (model or True),
-            control=control,
-            alpha=alpha,
-            alpha_hidden=alpha_hidden,
-            cells=cells,
-            double=float64,
-            loader=asked.loader,
-            random_state=asked.seed,
-            **how,
-        )
-    finish(result, asked.as_json, at=run)
+        found = collapse_trained(source, random_state=asked.seed, **options, **how)
+    finish(found, asked.as_json, at=source)
+
+
+def _model(run: Path, model: Model | None, options: dict[str, Any], variants: Variants, asked: Loading) -> None:
+    from headscape.studies.collapse import collapse as run_collapse
+
+    options |= {"alpha": variants.alpha, "alpha_hidden": variants.alpha_hidden, "cells": variants.cells}
+    options |= {
+        "control": variants.control,
+        "double": variants.float64,
+        "model": variants.use_model and (model or True),
+    }
+    with asked.working("measuring") as how:
+        found = run_collapse(run, loader=asked.loader, random_state=asked.seed, **options, **how)
+    finish(found, asked.as_json, at=run)

@@ -19,7 +19,7 @@ RunOrModel = Annotated[
 Text = Annotated[Path | None, typer.Option(help="A text file or a folder of them.")]
 Prompts = Annotated[
     list[str] | None,
-    typer.Option("--prompt", help="A text shown whole, at its own length; may be given several times."),
+    typer.Option("--prompt", help="A prompt, kept whole at its own length; repeat the option for several."),
 ]
 Keep = Annotated[str, typer.Option(help="Comma-separated: probs, scores, queries, keys, values, hidden, head_outputs.")]
 Images = Annotated[Path | None, typer.Option(help="An image, a folder of images, or an .npz with 'images'.")]
@@ -28,7 +28,7 @@ Tokens = Annotated[int, typer.Option(help="Tokens per context.", min=1, max=MANY
 Batches = Annotated[int, typer.Option(help="How many contexts.", min=1, max=MANY)]
 Stored = Annotated[str, typer.Option("--dtype", help="Number type on disk: float16 or float32.")]
 Estimate = Annotated[
-    bool, typer.Option("--estimate", help="Only say what memory, disk and time it would take; write nothing.")
+    bool, typer.Option("--estimate", help="Print the memory, disk and time it would take; write nothing.")
 ]
 Pool = Annotated[
     int | None,
@@ -44,12 +44,10 @@ Drawn = Annotated[
 Paper = Annotated[bool, typer.Option("--paper", help="The paper's settings instead of the default.")]
 Iterations = Annotated[int | None, typer.Option(help="Iterations of the questionnaire.", min=1, max=1000)]
 
-COMMON = "How to run it"
-Jobs = Annotated[int, typer.Option(rich_help_panel=COMMON, help="Units of work at a time.", min=1, max=1024)]
+Jobs = Annotated[int, typer.Option(help="How many units of work to run in parallel.", min=1, max=1024)]
 Threads = Annotated[
     int | None,
     typer.Option(
-        rich_help_panel=COMMON,
         help="Threads per unit of work; by default the cores shared by the jobs.",
         min=1,
         max=1024,
@@ -57,37 +55,33 @@ Threads = Annotated[
 ]
 Engine = Annotated[
     str,
-    typer.Option("--engine", rich_help_panel=COMMON, help="Where to run: local (processes on this machine) or dask."),
+    typer.Option("--engine", help="Where to run: local (processes on this machine) or dask."),
 ]
 Scheduler = Annotated[
     str | None,
     typer.Option(
         "--scheduler",
-        rich_help_panel=COMMON,
         help="tcp://HOST:PORT of a Dask scheduler; without, a local cluster of --jobs.",
     ),
 ]
 Resume = Annotated[
     bool,
     typer.Option(
-        "--resume", rich_help_panel=COMMON, help="Refuse to start anew if this study was begun with other settings."
+        "--resume", help="Stop with an error instead of starting over if settings changed since an earlier run."
     ),
 ]
-Seed = Annotated[int, typer.Option(rich_help_panel=COMMON, help="Seed of every random choice.", min=0, max=2**63 - 1)]
+Seed = Annotated[int, typer.Option(help="Random seed.", min=0, max=2**63 - 1)]
 Device = Annotated[
     str,
     typer.Option(
-        rich_help_panel=COMMON,
         help="auto, cpu, cuda, mps; split (over devices, memory and disk), or disk (layer by layer).",
     ),
 ]
 Weights = Annotated[
     str,
-    typer.Option("--weights", rich_help_panel=COMMON, help="Number type of the weights: float32, bfloat16, float16."),
+    typer.Option("--weights", help="Number type of the weights: float32, bfloat16, float16."),
 ]
-Online = Annotated[bool, typer.Option("--online", rich_help_panel=COMMON, help="Allow a hub id to be downloaded.")]
+Online = Annotated[bool, typer.Option("--online", help="Allow a hub id to be downloaded.")]
 Open = Annotated[bool, typer.Option("--open", help="Open the page in the browser.")]
-Json = Annotated[
-    bool, typer.Option("--json", rich_help_panel=COMMON, help="Print JSON for machines instead of tables.")
-]
-Quiet = Annotated[bool, typer.Option("--quiet", "-q", rich_help_panel=COMMON, help="Print nothing but the result.")]
+Json = Annotated[bool, typer.Option("--json", help="Print JSON for machines instead of tables.")]
+Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Print nothing but the result.")]

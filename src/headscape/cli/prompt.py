@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -17,7 +17,7 @@ from headscape.errors import InputError
 def prompt(
     model: o.Model,
     word: Annotated[str, typer.Option(help="The word to write a clue for; its maps are drawn.")] = "Ant",
-    shots: Annotated[int, typer.Option(help="Examples before it.", min=0, max=1000)] = 3,
+    shots: Annotated[int, typer.Option(help="Number of examples before the word.", min=0, max=1000)] = 3,
     table: Annotated[Path | None, typer.Option(help="A CSV with columns word, clue, category.")] = None,
     prompts: Annotated[
         int, typer.Option(help="How many words of the category the numbers come from.", min=1, max=1000)
@@ -49,19 +49,9 @@ def prompt(
         word, shots, table, prompts, factors, random_state=asked.seed
     )  # before a model is loaded for nothing
     path = to or Path("runs") / f"{Path(model).name}-prompt-{targets[0].word.lower()}-{shots}"
+    options: dict[str, Any] = {"word": word, "shots": shots, "table": table, "prompts": prompts, "alphas": factors}
     with asked.working("prompts") as how:
-        result = run_prompt(
-            asked.load(model),
-            path,
-            word=word,
-            shots=shots,
-            table=table,
-            prompts=prompts,
-            alphas=factors,
-            control=control,
-            chat=chat,
-            random_state=asked.seed,
-            **how,
-        )
+        loaded = asked.load(model)
+        result = run_prompt(loaded, path, control=control, chat=chat, random_state=asked.seed, **options, **how)
     finish(result, asked.as_json, at=path, run=str(path), prompt=result.text, clues=dict(result.clues))
     sayer(asked.quiet or asked.as_json)(f"{path}: `headscape report {path}` shows the maps")

@@ -2,16 +2,96 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, ClassVar
 
 import typer
 
 from headscape.cli import options as o
 from headscape.cli.records import Loading, command
 from headscape.cli.runs import source_of
-from headscape.cli.shared import finish, listed, out
+from headscape.cli.shared import finish, listed
 from headscape.errors import InputError
+
+
+@dataclass(frozen=True)
+class Judging:
+    """What is shown to the model to choose, to fit and to judge."""
+
+    panel: ClassVar[str] = "What it is judged on"
+    text: Annotated[Path | None, typer.Option(help="Text file or folder to choose and judge on.")] = None
+    images: Annotated[Path | None, typer.Option(help="Labelled images (.npz) to choose and judge on.")] = None
+    task: Annotated[
+        Path | None, typer.Option(help="An ability of your own to keep: JSON lines with prompt and completion.")
+    ] = None
+    task_by: Annotated[str, typer.Option(help="Judge that task by loss or accuracy.")] = "loss"
+    calibrate: Annotated[
+        str | None,
+        typer.Option(
+            help="Text or images to fit on, instead of a quarter of those given; `sample`: headscape's prose."
+        ),
+    ] = None
+    repeats: Annotated[
+        str, typer.Option(help="Share of the calibration windows that repeat their first half; keeps copying.")
+    ] = "33%"
+    windows: Annotated[
+        int, typer.Option(help="Windows of text to judge on; half as many more are used to choose.", min=3, max=o.MANY)
+    ] = 16
+
+    @property
+    def options(self) -> dict[str, Any]:
+        """As the study takes them."""
+        found = asdict(self) | {"inputs": source_of(self.text, self.images), "repeats": share(self.repeats)}
+        return {name: value for name, value in found.items() if name not in ("text", "images")}
+
+
+@dataclass(frozen=True)
+class Searching:
+    """How heads are ranked and chosen."""
+
+    panel: ClassVar[str] = "How heads are chosen"
+    unit: Annotated[
+        str, typer.Option(help="What is removed at a time: head, group (a key/value head with its queries), layer.")
+    ] = "auto"
+    evaluations: Annotated[int, typer.Option(help="How many sets of heads the search may try.", min=1, max=o.MANY)] = 8
+    criterion: Annotated[str, typer.Option(help="auto, a criterion, or an average of ranks a+b.")] = "auto"
+    compensation: Annotated[str, typer.Option(help="auto, none, mean, scale or linear.")] = "auto"
+    study: Annotated[
+        bool, typer.Option("--study", help="Also compare all criteria along curves, with controls: takes hours.")
+    ] = False
+    criteria: Annotated[str | None, typer.Option(help="Compare only these: novelty,gradient,l1_all.")] = None
+    fractions: Annotated[str, typer.Option(help="Shares of heads along the curves of a study, in percent.")] = (
+        "10,20,30"
+    )
+    block: o.Block = None
+
+    @property
+    def options(self) -> dict[str, Any]:
+        """As the study takes them."""
+        found = asdict(self) | {"fractions": [share(f"{part}%") for part in self.fractions.split(",")]}
+        del found["criteria"]
+        return found if self.criteria is None else found | {"criteria": listed(self.criteria)}
+
+
+@dataclass(frozen=True)
+class Writing:
+    """The smaller model."""
+
+    panel: ClassVar[str] = "The smaller model"
+    out_dir: Annotated[
+        Path | None, typer.Option("--out", help="Write the smaller model here: a folder, or FILE.gguf for llama.cpp.")
+    ] = None
+    kind: Annotated[str, typer.Option(help="How to write it: auto, ragged, uniform, masked or gguf.")] = "auto"
+    numbers: Annotated[str, typer.Option(help="Number type of a GGUF file: f16, q8_0 or q4_1.")] = "f16"
+    heal: Annotated[
+        int,
+        typer.Option(
+            help="Steps of distillation of the output projections after pruning (40 is a good start).",
+            min=0,
+            max=o.MANY,
+        ),
+    ] = 0
 
 
 @command(epilog="Example: `headscape prune runs/book --budget text=1%,copy=2% --out smaller.gguf`")
@@ -24,77 +104,30 @@ def prune(
     heads: Annotated[
         int | None, typer.Option(help="Remove this many heads instead of searching a budget.", min=1, max=o.MANY)
     ] = None,
-    unit: Annotated[
-        str, typer.Option(help="What is removed at a time: head, group (a key/value head with its queries), layer.")
-    ] = "auto",
-    text: Annotated[Path | None, typer.Option(help="Text file or folder to choose and judge on.")] = None,
-    images: Annotated[Path | None, typer.Option(help="Labelled images (.npz) to choose and judge on.")] = None,
-    task: Annotated[
-        Path | None, typer.Option(help="An ability of your own to keep: JSON lines with prompt and completion.")
-    ] = None,
-    task_by: Annotated[str, typer.Option(help="Judge that task by loss or accuracy.")] = "loss",
-    calibrate: Annotated[
-        str | None,
-        typer.Option(
-            help="Text or images to fit on, instead of a quarter of those given; `sample`: headscape's prose."
-        ),
-    ] = None,
-    repeats: Annotated[
-        str, typer.Option(help="Share of the calibration windows that repeat their first half; keeps copying.")
-    ] = "33%",
-    windows: Annotated[
-        int, typer.Option(help="Windows of text to judge on; half as many more are used to choose.", min=3, max=o.MANY)
-    ] = 16,
-    evaluations: Annotated[int, typer.Option(help="Sets of heads the search may try.", min=1, max=o.MANY)] = 8,
-    out_dir: Annotated[
-        Path | None, typer.Option("--out", help="Write the smaller model here: a folder, or FILE.gguf for llama.cpp.")
-    ] = None,
-    kind: Annotated[str, typer.Option(help="How to write it: auto, ragged, uniform, masked or gguf.")] = "auto",
-    numbers: Annotated[str, typer.Option(help="Number type of a GGUF file: f16, q8_0 or q4_1.")] = "f16",
-    heal: Annotated[
-        int,
-        typer.Option(help="Steps of distillation of the output projections afterwards; 40 help.", min=0, max=o.MANY),
-    ] = 0,
-    study: Annotated[
-        bool, typer.Option("--study", help="Also compare all criteria along curves, with controls: takes hours.")
-    ] = False,
-    criterion: Annotated[str, typer.Option(help="auto, a criterion, or an average of ranks a+b.")] = "auto",
-    compensation: Annotated[str, typer.Option(help="auto, none, mean, scale or linear.")] = "auto",
-    criteria: Annotated[str | None, typer.Option(help="Compare only these: novelty,gradient,l1_all.")] = None,
-    fractions: Annotated[
-        str, typer.Option(help="Shares of heads along the curves of a study, in percent.")
-    ] = "10,20,30",
-    block: o.Block = None,
+    writing: Writing = Writing(),
+    judging: Judging = Judging(),
+    searching: Searching = Searching(),
     asked: Loading = Loading(),
 ) -> None:
-    """Find heads to remove within a budget of abilities, validate them on held-out text, and write the smaller model."""
+    """Find heads to remove within a budget for every ability, validate them on held-out text, write the smaller model."""
     from headscape.pruning.export import check_kind
     from headscape.studies.prune.study import prune as run_prune
 
-    check_kind(kind, out_dir, numbers)
-    source = source_of(text, images)
-    options: dict[str, Any] = {} if criteria is None else {"criteria": listed(criteria)}
-    options |= {"budget": None if heads is not None else budget_of(budget), "n_heads": heads, "windows": windows}
-    options |= {"fractions": [share(f"{part}%") for part in fractions.split(",")], "evaluations": evaluations}
-    options |= {"inputs": source, "calibrate": calibrate, "task": task, "task_by": task_by}
-    options |= {
-        "repeats": share(repeats),
-        "unit": unit,
-        "heal": heal,
-        "study": study,
-        "block": block,
-        "random_state": asked.seed,
-    }
-    options |= {"criterion": criterion, "compensation": compensation, "out": out_dir, "kind": kind}
+    to, kind, numbers = writing.out_dir, writing.kind, writing.numbers
+    check_kind(kind, to, numbers)
+    options = judging.options | searching.options | {"out": to, "kind": kind, "heal": writing.heal}
+    options |= {"budget": None if heads is not None else budget_of(budget), "n_heads": heads}
     with asked.working("pruning") as how:
-        result = run_prune(run, loader=asked.loader, **options, **how)
+        result = run_prune(run, loader=asked.loader, random_state=asked.seed, **options, **how)
     export = None
-    if out_dir is not None and result.proposal:
-        export = str(result.export(out_dir, kind, numbers=numbers, timed=3))  # type: ignore[arg-type]
-    finish(result, asked.as_json, at=run, export=export)
-    if not asked.as_json and result.proposal:
-        removed = f"removed: {' '.join(str(head) for head in result.proposal)}"
-        out.print(removed if export is None else f"{removed}\n{export}", highlight=False, markup=False)
+    if to is not None and result.proposal:
+        export = str(result.export(to, kind, numbers=numbers, timed=3))  # type: ignore[arg-type]
+    heads_line = f"{'removed' if export else 'heads to remove'}: {' '.join(map(str, result.proposal)) or 'none'}"
+    beside, then = [heads_line], None
+    if export is not None:
+        beside.append(export)
+        then = f"the landscape of what is left: headscape analyze {to}"
+    finish(result, asked.as_json, at=run, beside=beside, then=then, export=export)
 
 
 def budget_of(text: str) -> float | dict[str, float]:

@@ -5,9 +5,10 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from copy import copy
 from dataclasses import dataclass, fields, is_dataclass
 from functools import wraps
-from typing import TYPE_CHECKING, Any, get_type_hints
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, get_origin, get_type_hints
 
 from headscape.cli import options as o
 from headscape.cli.shared import app, load, loader, progress_bar, sayer
@@ -22,7 +23,9 @@ __all__ = ["Choosing", "Ending", "Fetching", "Loading", "Working", "command"]
 
 @dataclass(frozen=True)
 class Ending:
-    """How a command ends."""
+    """How a command ends. `panel` is the heading of a record's options in the help."""
+
+    panel: ClassVar[str] = "How to run it"
 
     as_json: o.Json = False
     quiet: o.Quiet = False
@@ -138,6 +141,11 @@ def _options(
         return
     kind = records[parameter.name]
     types = get_type_hints(kind, include_extras=True)
+    for name, hint in types.items():
+        if get_origin(hint) is Annotated:
+            option = copy(hint.__metadata__[0])
+            option.rich_help_panel = kind.panel
+            types[name] = Annotated[hint.__origin__, option]
     for field in fields(kind):
         yield inspect.Parameter(
             field.name,

@@ -55,7 +55,7 @@ def capture(
         **{"tokens": tokens, "batches": batches, "keep": kept_of(keep)},
         **{"layers": _numbers(layers), "heads": wanted, "dtype": dtype},
         **{"pool": pool, "windows": None if rows is None else f"rows:{rows}"},
-        **{"chat": chat, "keep_short": keep_short, "seed": seed},
+        **{"chat": chat, "keep_short": keep_short, "random_state": seed},
     }
     loaded = asked.load(model)
     if estimate:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, ClassVar
 
 import typer
 
@@ -11,6 +12,97 @@ from headscape.cli import options as o
 from headscape.cli.records import Working, command
 from headscape.cli.shared import finish, listed, print_frame, print_json
 from headscape.errors import InputError
+
+
+@dataclass(frozen=True)
+class Sizes:
+    """Instead of the network's own sizes."""
+
+    panel: ClassVar[str] = "Sizes of the network"
+
+    layers: Annotated[
+        int | None, typer.Option(help="Number of layers; the network's own by default.", min=1, max=1000)
+    ] = None
+    heads: Annotated[
+        int | None, typer.Option(help="Heads per layer; the network's own by default.", min=1, max=1000)
+    ] = None
+    dim: Annotated[int | None, typer.Option(help="Width; the network's own by default.", min=1, max=o.MANY)] = None
+    tokens: Annotated[int | None, typer.Option(help="Context of a language model.", min=2, max=o.MANY)] = None
+    patch: Annotated[int | None, typer.Option(help="Side of a patch of a ViT, in pixels.", min=1, max=o.MANY)] = None
+
+    @property
+    def given(self) -> dict[str, int]:
+        """Those that were given."""
+        return {name: size for name, size in asdict(self).items() if size is not None}
+
+
+@dataclass(frozen=True)
+class Kinds:
+    """The kinds of attention that are compared."""
+
+    panel: ClassVar[str] = "Kinds of attention"
+
+    arms: Annotated[
+        str,
+        typer.Option(
+            help="Kinds of attention to compare: standard, hidden, skip, both, rescaled, realformer, learned; longer is the "
+            "positive control."
+        ),
+    ] = "standard,hidden,skip,both,longer"
+    alpha: Annotated[str, typer.Option(help="a of the scaled skip; several make a grid: 0.3,0.5.")] = "0.5"
+    alpha_hidden: Annotated[str, typer.Option(help="a' of the hidden state; several make a grid.")] = "0.5"
+    init: Annotated[str, typer.Option(help="Start of the hidden state: zero, first, debias.")] = "zero"
+
+    @property
+    def options(self) -> dict[str, Any]:
+        """As the study takes them."""
+        alphas = {"alpha": _numbers(self.alpha, "alphas"), "alpha_hidden": _numbers(self.alpha_hidden, "alphas")}
+        return {"arms": listed(self.arms) or (), "init": self.init, **alphas}
+
+
+@dataclass(frozen=True)
+class Search:
+    """Seeds, and how learning rates are chosen."""
+
+    panel: ClassVar[str] = "Seeds and learning rates"
+
+    seeds: Annotated[int, typer.Option(help="Runs per arm, at its learning rate.", min=1, max=1000)] = 3
+    rates: Annotated[str | None, typer.Option(help="Learning rates to try: 1e-3,3e-3.")] = None
+    finalists: Annotated[
+        int,
+        typer.Option(help="Learning rates per arm that are run with all seeds before one is chosen.", min=1, max=1000),
+    ] = 1
+    search_steps: Annotated[
+        int | None, typer.Option(help="Steps of the runs that choose learning rates.", min=1, max=1000000000)
+    ] = None
+
+    @property
+    def options(self) -> dict[str, Any]:
+        """As the study takes them."""
+        return asdict(self) | {"rates": None if self.rates is None else _numbers(self.rates, "learning rates")}
+
+
+@dataclass(frozen=True)
+class Schedule:
+    """One training run."""
+
+    panel: ClassVar[str] = "Training"
+
+    steps: Annotated[int | None, typer.Option(help="Steps per run.", min=1, max=1000000000)] = None
+    batch: Annotated[int | None, typer.Option(help="Sequences or images per step.", min=1, max=o.MANY)] = None
+    evaluations: Annotated[int, typer.Option(help="Evaluations per run.", min=1, max=o.MANY)] = 10
+    patience: Annotated[
+        int,
+        typer.Option(
+            help="Stop after this many evaluations without a better loss; 0 never stops early.", min=0, max=o.MANY
+        ),
+    ] = 0
+    accumulate: Annotated[
+        int, typer.Option(help="Gradient accumulation: parts into which a batch is split.", min=1, max=o.MANY)
+    ] = 1
+    autocast: Annotated[str, typer.Option(help="Number type of the forward pass: bfloat16 or float16.")] = ""
+    augment: Annotated[str | None, typer.Option(help="Changes to training images: none, light, paper.")] = None
+    device: o.Device = "cpu"
 
 
 @command(epilog="Example: `headscape train gpt --out runs/train-gpt --text books/ --seeds 3`")
@@ -31,41 +123,10 @@ def train(
         ),
     ] = None,
     tokenizer: Annotated[str | None, typer.Option(help="Model folder or bundled name; bytes by default.")] = None,
-    arms: Annotated[
-        str,
-        typer.Option(
-            help="Kinds of attention to compare: standard, hidden, skip, both, rescaled, realformer, learned; longer is the "
-            "positive control."
-        ),
-    ] = "standard,hidden,skip,both,longer",
-    seeds: Annotated[int, typer.Option(help="Runs per arm, at its learning rate.", min=1, max=1000)] = 3,
-    rates: Annotated[str | None, typer.Option(help="Learning rates to try: 1e-3,3e-3.")] = None,
-    finalists: Annotated[
-        int, typer.Option(help="Rates per arm to run with all seeds before one is chosen.", min=1, max=1000)
-    ] = 1,
-    search_steps: Annotated[
-        int | None, typer.Option(help="Steps of the runs that choose learning rates.", min=1, max=1000000000)
-    ] = None,
-    steps: Annotated[int | None, typer.Option(help="Steps per run.", min=1, max=1000000000)] = None,
-    batch: Annotated[int | None, typer.Option(help="Sequences or images per step.", min=1, max=o.MANY)] = None,
-    layers: Annotated[int | None, typer.Option(help="Instead of the network's own.", min=1, max=1000)] = None,
-    heads: Annotated[int | None, typer.Option(help="Instead of the network's own.", min=1, max=1000)] = None,
-    dim: Annotated[int | None, typer.Option(help="Instead of the network's own.", min=1, max=o.MANY)] = None,
-    tokens: Annotated[int | None, typer.Option(help="Context of a language model.", min=2, max=o.MANY)] = None,
-    patch: Annotated[int | None, typer.Option(help="Side of a patch of a ViT, in pixels.", min=1, max=o.MANY)] = None,
-    alpha: Annotated[str, typer.Option(help="a of the scaled skip; several make a grid: 0.3,0.5.")] = "0.5",
-    alpha_hidden: Annotated[str, typer.Option(help="a' of the hidden state; several make a grid.")] = "0.5",
-    init: Annotated[str, typer.Option(help="Start of the hidden state: zero, first, debias.")] = "zero",
-    evaluations: Annotated[int, typer.Option(help="Evaluations per run.", min=1, max=o.MANY)] = 10,
-    patience: Annotated[
-        int, typer.Option(help="Stop after so many without a better loss; 0 never.", min=0, max=o.MANY)
-    ] = 0,
-    accumulate: Annotated[
-        int, typer.Option(help="Parts of a batch that are run one after the other.", min=1, max=o.MANY)
-    ] = 1,
-    autocast: Annotated[str, typer.Option(help="Number type of the forward pass: bfloat16 or float16.")] = "",
-    augment: Annotated[str | None, typer.Option(help="Changes to training images: none, light, paper.")] = None,
-    device: o.Device = "cpu",
+    kinds: Kinds = Kinds(),
+    search: Search = Search(),
+    schedule: Schedule = Schedule(),
+    sizes: Sizes = Sizes(),
     listing: Annotated[bool, typer.Option("--list", help="List the networks and stop.")] = False,
     asked: Working = Working(threads=1),
 ) -> None:
@@ -77,36 +138,16 @@ def train(
         raise InputError("name a run directory: --out runs/train-gpt")
     from headscape.studies.train import train as run_train
 
-    sizes = {"layers": layers, "heads": heads, "dim": dim, "tokens": tokens, "patch": patch}
-    with asked.working("training") as work:
-        result = run_train(
-            network,
-            folder,
-            text=text,
-            images=images,
-            tokenizer=None if tokenizer is None else _tokenizer(tokenizer),
-            tokenizer_name=tokenizer or "bytes",
-            arms=listed(arms) or (),
-            seeds=seeds,
-            rates=None if rates is None else _numbers(rates, "learning rates"),
-            finalists=finalists,
-            search_steps=search_steps,
-            sizes={name: size for name, size in sizes.items() if size is not None},
-            alpha=_numbers(alpha, "alphas"),
-            alpha_hidden=_numbers(alpha_hidden, "alphas"),
-            init=init,  # type: ignore[arg-type]  # checked by the study
-            steps=steps,
-            batch=batch,
-            evaluations=evaluations,
-            patience=patience,
-            accumulate=accumulate,
-            autocast=autocast,
-            augment=augment,
-            device=device,
-            random_state=asked.seed,
-            **work,
-        )
-    finish(result, asked.as_json)
+    data: dict[str, Any] = {
+        "text": text,
+        "images": images,
+        "tokenizer": None if tokenizer is None else _tokenizer(tokenizer),
+    }
+    options = data | kinds.options | search.options | asdict(schedule)
+    options |= {"tokenizer_name": tokenizer or "bytes", "sizes": sizes.given, "random_state": asked.seed}
+    with asked.working("training") as how:
+        result = run_train(network, folder, **options, **how)
+    finish(result, asked.as_json, at=folder)
 
 
 def _numbers(text: str, what: str) -> list[float]:

@@ -61,56 +61,28 @@ class Arm:
 
 
 LEARNED_START = 0.02
+
+
+def _hopfield(title: str, about: str, **changes: Any) -> Arm:
+    """An arm with both the hidden state and the scaled skip."""
+    return Arm(title, about, hidden=True, scaled=True, changes=changes)
+
+
+LEARNED = {"learned": True, "alpha_hidden": LEARNED_START}
 ARMS = {
     "standard": Arm("standard", "standard attention with a residual skip"),
     "hidden": Arm("hidden state", "the hidden state alone (scores carried along depth)", hidden=True),
     "skip": Arm("scaled skip", "the scaled skip alone", scaled=True),
-    "both": Arm(
-        "both (Hopfield)", "Modern Hopfield Attention (hidden state and scaled skip)", hidden=True, scaled=True
-    ),
-    "rescaled": Arm(
-        "both, own start",
-        "Modern Hopfield Attention with initial weights made for its scaled skip",
-        hidden=True,
-        scaled=True,
-        changes={"start": "scaled"},
-    ),
+    "both": _hopfield("both (Hopfield)", "Modern Hopfield Attention (hidden state and scaled skip)"),
+    "rescaled": _hopfield("both, own start", "Modern Hopfield Attention with initial weights made for its scaled skip", start="scaled"),
     "realformer": Arm("RealFormer", "RealFormer (scores added up over depth)", changes={"scheme": "sum"}),
-    "learned": Arm(
-        "learned hidden state",
-        "a hidden state whose a' is learned per layer and head",
-        changes={"learned": True, "alpha_hidden": LEARNED_START},
-    ),
-    "delayed": Arm(
-        "(forward, forward)",
-        "Hopfield attention with scores one layer late (forward, forward)",
-        hidden=True,
-        scaled=True,
-        changes={"scheme": "forward-forward"},
-    ),
-    "implicit": Arm(
-        "(backward, backward)",
-        "the implicit Hopfield layer (backward, backward)",
-        hidden=True,
-        scaled=True,
-        changes={"scheme": "backward-backward"},
-    ),
-    "implicit-delayed": Arm(
-        "(backward, forward)",
-        "the implicit Hopfield layer with explicit scores (backward, forward)",
-        hidden=True,
-        scaled=True,
-        changes={"scheme": "backward-forward"},
-    ),
-    "central": Arm(
-        "(central, central)",
-        "the Hopfield layer of central differences",
-        hidden=True,
-        scaled=True,
-        changes={"scheme": "central"},
-    ),
+    "learned": Arm("learned hidden state", "a hidden state whose a' is learned per layer and head", changes=LEARNED),
+    "delayed": _hopfield("(forward, forward)", "Hopfield attention with scores one layer late (forward, forward)", scheme="forward-forward"),
+    "implicit": _hopfield("(backward, backward)", "the implicit Hopfield layer (backward, backward)", scheme="backward-backward"),
+    "implicit-delayed": _hopfield("(backward, forward)", "the implicit layer with explicit scores (backward, forward)", scheme="backward-forward"),
+    "central": _hopfield("(central, central)", "the Hopfield layer of central differences", scheme="central"),
     "longer": Arm("standard, longer", "standard attention with a third more steps", stretch=4 / 3),
-}
+}  # fmt: skip
 """`longer` is the positive control: a gain that a comparison should detect."""
 
 

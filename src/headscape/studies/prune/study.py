@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Unpack
@@ -33,7 +34,7 @@ from headscape.studies.prune.pruning import Pruning
 from headscape.studies.prune.ranking import FloatArray, Ranking, rank
 from headscape.studies.prune.result import CONTROLS, PruneResult
 from headscape.studies.work.engines import cores
-from headscape.studies.work.folder import UNITS, study_folder
+from headscape.studies.work.folder import UNITS, Folder, study_folder
 from headscape.studies.work.how import How, Work
 from headscape.studies.work.models import Loader
 from headscape.tensor import HeadId
@@ -165,16 +166,8 @@ def prune(
     check_seed(random_state)
     work = Work.of(**how)
     compared = list(criteria if criteria is not None else STUDY_CRITERIA if study else DEFAULT_CRITERIA)
-    shares, given_budget = [float(fraction) for fraction in fractions], _plain(budget)
-    request = _Request(
-        *(criterion, compensation, compared, given_budget, n_heads, shares, evaluations),
-        judge=judge,
-        study=study,
-        heal=heal,
-        unit=unit,
-        kind=kind,
-        task_by=task_by,
-    )
+    ranking = (criterion, compensation, compared, _plain(budget), n_heads, [float(f) for f in fractions], evaluations)
+    request = _Request(*ranking, judge=judge, study=study, unit=unit, kind=kind, task_by=task_by, heal=heal)
     captured = open_capture(source)
     if captured.run is None and work.engine.apart:
         raise InputError("evaluations in other processes need a run directory; use one job, or give a directory")
@@ -190,24 +183,37 @@ def prune(
         if organized is None and captured.run is not None and study:
             work.say(f"no criteria of the organized heads; for them run: headscape organize {captured.run.path}")
         given = {request.name: scores(criterion, live.evidence)} if callable(criterion) else {}
-        hashes = live.data | ({} if organized is None else {"organize": organized})
+        pruning = replace(pruning, data=live.data | ({} if organized is None else {"organize": organized}))
         settings = vars(request) | {"criterion": request.name, "block": pruning.block, **data}
-        contents = captured.content() | hashes | {"model": pruning.fingerprint, "dtype": pruning.dtype}
-        contents |= {f"scores of {name}": digest(score.tolist()) for name, score in given.items()}
-        pruning = replace(pruning, data=hashes, study=digest(settings, contents))
+        contents = _contents(captured, pruning, given)
+        pruning = replace(pruning, study=digest(settings, contents))
         if out is not None:
             check_target(Path(out), {"asked": kind, "study": pruning.study})
-        with (
-            work.started(None if captured.run is None else captured.run.path),
-            study_folder(captured.run if judge else None, PruneResult.study, settings, contents, work) as folder,
-        ):
-            if captured.run is not None:  # also where no result is kept
-                folder = replace(folder, units=captured.run.path.resolve() / PruneResult.study / UNITS)
+        with _folder(captured.run, judge, settings, contents, work) as folder:
             result = _run(Evaluations(pruning, live, folder, work), request, given)
             if judge:
                 folder.save(result)
     vars(result)["model"] = own  # at hand for `export`
     return result
+
+
+@contextmanager
+def _folder(
+    run: Run | None, judge: bool, settings: Mapping[str, Any], contents: Mapping[str, Any], work: Work
+) -> Iterator[Folder]:
+    """Where evaluations are kept: in the run, also where no result is."""
+    with (
+        work.started(None if run is None else run.path),
+        study_folder(run if judge else None, PruneResult.study, settings, contents, work) as folder,
+    ):
+        yield folder if run is None else replace(folder, units=run.path.resolve() / PruneResult.study / UNITS)
+
+
+def _contents(captured: Capture, pruning: Pruning, given: Mapping[str, Any]) -> dict[str, str]:
+    """What a study read: batches, data, the model, and the scores of a criterion of the caller's own."""
+    weights = {"model": pruning.fingerprint, "dtype": pruning.dtype}
+    scores = {f"scores of {name}": digest(score.tolist()) for name, score in given.items()}
+    return captured.content() | dict(pruning.data) | weights | scores
 
 
 def _nothing() -> None:

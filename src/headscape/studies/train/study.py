@@ -138,24 +138,8 @@ def train(
     asked |= {"evaluations": evaluations, "patience": patience, "accumulate": accumulate}
     made = _plan(chosen, network, asked, autocast, chosen.augment if augment is None else augment, device)
     check_source(network, text, images)
-    tried = tuple(dict.fromkeys(chosen.rates if rates is None else rates))
-    if not tried or not all(0 < rate < 1 for rate in tried):
-        raise InputError(f"learning rates must lie between 0 and 1, not {', '.join(map(str, tried)) or 'none'}")
-    if search_steps is not None and search_steps < made.evaluations:
-        raise InputError(
-            f"{search_steps} steps to choose a learning rate are too few for {made.evaluations} evaluations"
-        )
-    if network.kind != "model":
-        Transformer(replace(network, outputs=1, layers=1))  # sizes that do not fit are refused before anything is read
-    data: Data = (
-        image_data(images, network)
-        if network.kind == "vit"
-        else text_data(text, tokenizer, network.tokens, tokenizer_name)
-    )
-    if network.kind == "model" and data.outputs > network.outputs:
-        raise InputError(
-            f"the tokenizer has {data.outputs} tokens, {name} {network.outputs}; give its own: --tokenizer {name}"
-        )
+    tried = _rates(chosen.rates if rates is None else rates, search_steps, made)
+    data = _data(name, network, text, images, tokenizer, tokenizer_name)
     made = replace(made, network=network if network.kind == "model" else replace(network, outputs=data.outputs))
     shared = asdict(made) | {"alpha": alpha, "alpha_hidden": alpha_hidden, "init": init, "threads": threads}
     settings = {
@@ -164,16 +148,41 @@ def train(
         **{"finalists": min(finalists, len(tried)), "search_steps": search_steps or made.steps},
     }
     path = Path(out).absolute()
+    config = {"kind": "train", "name": name, "network": asdict(made.network)}
     with work.started(next(p for p in (path, *path.parents) if p.is_dir())):
-        run = Run.create(
-            out, config={"kind": "train", "name": name, "network": asdict(made.network)}, inputs=data.about
-        )
+        run = Run.create(out, config=config, inputs=data.about)
         with study_folder(run, TrainResult.study, settings, {"data": data.about}, work) as folder:
             logs, best, baselines = _compared(folder, made, data, attention, settings, work)
             about = data.about | ({"bytes_a_token": data.bytes_a_token} if isinstance(data, TextData) else {})
             result = TrainResult.of_logs(logs, best, baselines, settings, about)
             folder.save(result)
     return result
+
+
+def _rates(asked: Sequence[float], search_steps: int | None, plan: Plan) -> tuple[float, ...]:
+    """The learning rates to try, each once."""
+    rates = tuple(dict.fromkeys(asked))
+    if not rates or not all(0 < rate < 1 for rate in rates):
+        raise InputError(f"learning rates must lie between 0 and 1, not {', '.join(map(str, rates)) or 'none'}")
+    if search_steps is not None and search_steps < plan.evaluations:
+        raise InputError(
+            f"{search_steps} steps to choose a learning rate are too few for {plan.evaluations} evaluations"
+        )
+    return rates
+
+
+def _data(name: str, network: NetworkConfig, text: Any, images: Any, tokenizer: Any, tokenizer_name: str) -> Data:
+    """What the network is trained on; sizes that do not fit are refused before anything is read."""
+    if network.kind != "model":
+        Transformer(replace(network, outputs=1, layers=1))
+    if network.kind == "vit":
+        return image_data(images, network)
+    data = text_data(text, tokenizer, network.tokens, tokenizer_name)
+    if network.kind == "model" and data.outputs > network.outputs:
+        raise InputError(
+            f"the tokenizer has {data.outputs} tokens, {name} {network.outputs}; give its own: --tokenizer {name}"
+        )
+    return data
 
 
 def _attentions(

@@ -1,0 +1,49 @@
+"""The shape of the source: small functions, few parameters, the same files in every study."""
+
+import ast
+from pathlib import Path
+
+import pytest
+
+SRC = Path(__file__).parents[1] / "src" / "headscape"
+LINES, PARAMETERS = 60, 8
+SIGNATURES_OF_OTHERS = {"intercept.py": {"_fused"}}  # stands in for torch's scaled_dot_product_attention
+STUDIES = sorted(folder for folder in (SRC / "studies").iterdir() if (folder / "study.py").is_file())
+
+
+def functions(tree):
+    return [node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef)]
+
+
+def lines_of(node):
+    docstring = ast.get_docstring(node, clean=False) or ""
+    return node.end_lineno - node.lineno + 1 - len(docstring.splitlines())
+
+
+def parameters_of(node):
+    named = [*node.args.posonlyargs, *node.args.args, *node.args.kwonlyargs]
+    return [each.arg for each in named if each.arg not in ("self", "cls")]
+
+
+@pytest.mark.parametrize("room", sorted(path.name for path in SRC.iterdir() if path.is_dir() or path.suffix == ".py"))
+def test_functions_are_small_and_take_few_parameters(room):
+    files = [SRC / room] if room.endswith(".py") else sorted((SRC / room).rglob("*.py"))
+    for file in files:
+        tree = ast.parse(file.read_text(encoding="utf-8"))
+        assigned = [n for n in tree.body if isinstance(n, ast.Assign) and getattr(n.targets[0], "id", "") == "__all__"]
+        exported = [n.value for given in assigned for n in ast.walk(given.value) if isinstance(n, ast.Constant)]
+        public = {*exported, "__init__"} | SIGNATURES_OF_OTHERS.get(file.name, set())
+        for node in functions(tree):
+            assert lines_of(node) <= LINES, f"{file.name}: {node.name} has {lines_of(node)} lines"
+            if room != "cli" and node.name not in public:
+                assert len(parameters_of(node)) <= PARAMETERS, f"{file.name}: {node.name} takes {parameters_of(node)}"
+
+
+@pytest.mark.parametrize("folder", STUDIES, ids=lambda folder: folder.name)
+def test_who_knows_one_study_knows_all(folder):
+    files = {path.name for path in folder.iterdir()}
+    if folder.name == "heads":  # a question to the result of another study
+        assert files >= {"__init__.py", "study.py"}
+        return
+    assert files >= {"__init__.py", "study.py", "result.py", "figures.toml"}
+    assert {"figures.py", "findings.py"} <= files or len((folder / "result.py").read_text().splitlines()) < 130
