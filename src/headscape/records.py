@@ -17,7 +17,7 @@ from headscape.errors import InputError
 from headscape.storage import read_arrays, read_json, replacing, write_arrays, write_json
 from headscape.tree import PartitionTree
 
-__all__ = ["FORMAT", "as_records", "load_record", "save_record", "without_places", "write_table"]
+__all__ = ["FORMAT", "as_records", "load_record", "save_record", "write_table"]
 
 FORMAT = 2
 FACTS, ARRAYS = "result.json", "result.safetensors"
@@ -151,15 +151,6 @@ def _read_table(path: Path, columns: Mapping[str, str], cells: Mapping[str, Sequ
     )
     kept = {name: pd.Series(values, dtype=columns[name]) for name, values in cells.items()}
     return frame.astype({name: columns[name] for name in numbers}).assign(**kept)
-
-
-def without_places(facts: Mapping[str, Any]) -> dict[str, Any]:
-    """Facts for what travels: files and folders of this machine by their names alone.
-
-    >>> without_places({"source": "/home/me/models/gpt", "seed": 0})
-    {'source': 'gpt', 'seed': 0}
-    """
-    return {k: Path(v).name if isinstance(v, str) and Path(v).is_absolute() else v for k, v in facts.items()}
 
 
 def as_records(frame: pd.DataFrame) -> Sequence[dict[str, Any]]:

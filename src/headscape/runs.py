@@ -23,7 +23,7 @@ from headscape.locks import locked
 from headscape.storage import LOCK, PARTIAL, read_json, write_json
 from headscape.version import __version__
 
-__all__ = ["FORMAT", "Run", "find_runs", "human_bytes"]
+__all__ = ["FORMAT", "Run", "find_runs", "human_bytes", "without_places"]
 
 _MAY_DIFFER = {
     ("model", "location"),
@@ -70,6 +70,15 @@ def human_bytes(n: float) -> str:
             return f"{n:.0f} {unit}" if unit == "B" else f"{n:.1f} {unit}"
         n /= 1000
     return f"{n:.1f} TB"
+
+
+def without_places(facts: Mapping[str, Any]) -> dict[str, Any]:
+    """Facts for what travels: files and folders of this machine by their names alone.
+
+    >>> without_places({"source": "/home/me/models/gpt", "seed": 0})
+    {'source': 'gpt', 'seed': 0}
+    """
+    return {k: Path(v).name if isinstance(v, str) and Path(v).is_absolute() else v for k, v in facts.items()}
 
 
 @dataclass

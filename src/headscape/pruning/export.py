@@ -35,8 +35,7 @@ from headscape.locks import locked
 from headscape.pruning import forms, llamacpp
 from headscape.pruning.compensation import Fitted, digest_of, fit_compensation, without_heads
 from headscape.pruning.forms import PrunedCopy, Removed
-from headscape.records import without_places
-from headscape.runs import human_bytes
+from headscape.runs import human_bytes, without_places
 from headscape.storage import read_json, write_json
 from headscape.tensor import HeadId
 

@@ -10,7 +10,7 @@ import torch
 import headscape as hs
 from headscape.pruning.compensation import digest_of, without_heads
 from headscape.pruning.export import export_pruned
-from headscape.records import without_places
+from headscape.runs import without_places
 from headscape.studies.prune.pruning import Pruning
 from headscape.studies.prune.result import PruneResult
 from headscape.studies.prune.study import prune

@@ -18,8 +18,8 @@ from headscape.errors import InputError
 from headscape.intervals import Interval, jackknife
 from headscape.pruning.compensation import Fitted
 from headscape.pruning.judges import cost_unit
-from headscape.records import without_places
 from headscape.results import FigureSpec, Finding, Result
+from headscape.runs import without_places
 from headscape.studies.prune.judging import Curve
 from headscape.tensor import HeadId
 from headscape.tree import PartitionTree
