@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -27,7 +27,7 @@ def compress(
     from headscape.studies.compress import compress as run_compress
 
     kept = [share(part) for part in shares.split(",")]
-    options = {"shares": kept, "batches": batches, "block": block, "model": use_model, "random_state": asked.seed}
+    options: dict[str, Any] = {"shares": kept, "batches": batches, "block": block, "random_state": asked.seed}
     with asked.working("compressing") as how:
-        result = run_compress(run, loader=asked.loader, **options, **how)
+        result = run_compress(run, model=use_model, loader=asked.loader, **options, **how)
     finish(result, asked.as_json, at=run)
