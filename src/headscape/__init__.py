@@ -36,6 +36,7 @@ _HOMES = {
     "runs": ("Run",),
     "studies": ("open_result",),
     "studies.change": ("compare_prompts",),
+    "studies.claims": ("claims",),
     "studies.compare": ("compare",),
     "studies.gaussian": ("gaussian",),
     "studies.heads": ("find_heads",),
@@ -110,6 +111,7 @@ if TYPE_CHECKING:
     from headscape.results import FigureSpec, Finding, Result
     from headscape.runs import Run
     from headscape.studies.change import compare_prompts
+    from headscape.studies.claims.study import claims
     from headscape.studies.collapse.study import collapse
     from headscape.studies.compare.study import compare
     from headscape.studies.gaussian.study import gaussian

@@ -14,7 +14,7 @@ from typing import Any, ClassVar, Literal, Self
 import pandas as pd
 
 from headscape import hooks
-from headscape.claims import claims
+from headscape.papers import claims
 from headscape.records import as_records, load_record, save_record, write_table
 from headscape.verdicts import Judgement, Verdict
 
@@ -47,7 +47,7 @@ class Finding:
     text: str
     figure: str | None = None
     judgement: Judgement | None = None
-    claim: str | None = None  # id of the claim it tests, of `headscape.claims`
+    claim: str | None = None  # id of the claim it tests, of `headscape.papers`
 
     @property
     def verdict(self) -> Verdict | None:
@@ -163,8 +163,9 @@ class Result(ABC):
         return []
 
     def headline(self) -> str:
-        """What was found, in one line: by default how its first finding opens."""
-        found = next((finding.text for finding in self.findings()), "nothing that could be told")
+        """What was found, in one line: by default how its first finding with a verdict opens, or else its first."""
+        findings = sorted(self.findings(), key=lambda finding: finding.judgement is None)
+        found = findings[0].text if findings else "nothing that could be told"
         opening = found.split(": ")[0].split(". ")[0].rstrip(".")
         return opening if len(opening) <= LINE else opening[: LINE - 1] + "…"
 

@@ -31,7 +31,7 @@ def series(
     show: o.Open = False,
     asked: Loading = Loading(),
 ) -> None:
-    """Follow every head over training: roles and since when, entropies, places on one map. Saved checkpoints are captured first."""
+    """Follow every head over training: when roles begin, entropies, places on one map. Saved checkpoints are captured first."""
     from headscape.attention.inputs import sample_images, sample_text
     from headscape.report.series_page import write_series_page
     from headscape.studies.series import capture_checkpoints
@@ -56,6 +56,5 @@ def series(
         result = run_series(runs, out=to, block=block, random_state=asked.seed, **how)
     home = to or folders[0]
     page = write_series_page(result, home.resolve().name, home / "series.html")
-    finish(result, asked.as_json)
-    if not asked.as_json:
-        open_page(page, show)
+    finish(result, asked.as_json, at=home, page=page)
+    open_page(page, show, say=False)
