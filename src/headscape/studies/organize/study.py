@@ -20,6 +20,7 @@ from headscape.captures import Batch, Capture, open_capture
 from headscape.checks import seed as check_seed
 from headscape.errors import InputError
 from headscape.geometry.consensus import consensus_of
+from headscape.geometry.distances import dip, mantel, mantel_permuted, pairs_of, ring_dips
 from headscape.geometry.matrix import organize_matrix
 from headscape.geometry.questionnaire import Questionnaire
 from headscape.roles import PROBED, BatchRoles, assign_roles, batch_roles, positional, role_name, role_table
@@ -46,6 +47,9 @@ LIBRARIES = 64e6
 N_HEAD_BASIS, N_NETWORK_BASIS = 400, 100  # the paper's numbers of largest supports
 PAPER_COEFFICIENTS, LEAST_BASIS = 256**2, 16
 """Coefficients of a head in the paper, of which l1_top takes 400, and the fewest that it takes."""
+FEWEST_HEADS = 8
+"""Heads without which their distances say nothing as a whole."""
+PERMUTATIONS, RINGS = 300, 60
 DRAWS = 5
 """Draws of random weights at most; the batches are dealt out to them."""
 Arrays = Mapping[str, npt.NDArray[Any]]
@@ -445,7 +449,26 @@ def _summarize(
         maps=_drawn(captured.tensor(0, facts["block"], facts["kind"]), shown, settings),
         tokens=dict(zip(("query", "key"), tokens, strict=True)),
         settings=dict(facts),
+        **_landscape(heads, agreed.distances, batches, facts["seed"]),
     )
+
+
+def _landscape(
+    heads: Sequence[HeadId], agreed: npt.NDArray[Any], batches: Sequence[Arrays], seed: int
+) -> dict[str, npt.NDArray[Any]]:
+    """What the distances of the heads say as a whole, and how the fits went."""
+    steps = [found["compression"] for found in batches]
+    most = max(map(len, steps))
+    found = {"convergence": np.array([np.pad(s, (0, most - len(s)), constant_values=np.nan) for s in steps])}
+    if len(heads) < FEWEST_HEADS:
+        return found
+    layers = np.array([head.layer for head in heads])
+    apart = np.abs(layers[:, None] - layers)
+    if apart.any():
+        found["depth"] = np.array([mantel(one["head_distances"], apart) for one in batches])
+        found["depth_permuted"] = mantel_permuted(agreed, apart, PERMUTATIONS, seed)
+    found["dip"] = np.array([dip(pairs_of(one["head_distances"])) for one in batches])
+    return found | {"dip_ring": ring_dips(len(heads), RINGS, seed)}
 
 
 def _drawn(
