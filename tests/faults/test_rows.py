@@ -1,6 +1,6 @@
 """The reproductions of the hostile test of version 0.1, row by row, as a user would type them.
 
-They hold now and failed on commit dd5f7bf. To see that, check it out elsewhere and name its source:
+To run them on other code, such as commit dd5f7bf, check it out elsewhere and name its source:
 HEADSCAPE_FAULTS=1 HEADSCAPE_TREE=OLD/src python -m pytest tests/faults/test_rows.py
 """
 

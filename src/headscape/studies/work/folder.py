@@ -79,6 +79,8 @@ def study_folder(
     place = home.resolve() / study
     folder = Folder(study, key, place / key, place / UNITS)
     writes_to(folder.units)
+    if folder.units.exists() and not folder.units.is_dir():
+        raise InputError(f"{folder.units} is a file where the units of the study are kept; move it away")
     if isinstance(run, Run) and run.gap:
         work.say(run.gap)
     if work.resume and not folder.path.is_dir():
@@ -153,7 +155,8 @@ def kept_studies(run: Run | Path, study: str) -> list[Kept]:
             facts = read_json(file)
         except (OSError, ValueError):
             facts = {}
-        found.append(Kept(study, file.parent, facts if isinstance(facts, dict) else {}, finished))
+        facts = {k: v for k, v in facts.items() if isinstance(v, dict)} if isinstance(facts, dict) else {}
+        found.append(Kept(study, file.parent, facts, finished))
     return sorted(found, key=lambda kept: kept.finished or 0)
 
 
