@@ -64,7 +64,7 @@ def _without_model(r: SoftmaxResult) -> Finding:
     close = r.heads["corollary_error"] <= CLOSE
     rest = (
         f": what replacing it does to the model was not measured. Corollary 1's decomposition "
-        f" is within {CLOSE:.0%} of softmax for {int(close.sum())} of {r.n_heads} heads ({close.mean():.0%})."
+        f"is within {CLOSE:.0%} of softmax for {int(close.sum())} of {r.n_heads} heads ({close.mean():.0%})."
     )
     return on_claim("softmax.invariance", cannot_tell("the model was not run"), rest, "variants")
 
