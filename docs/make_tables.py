@@ -16,8 +16,8 @@ from pathlib import Path
 
 import numpy as np
 
-from headscape.claims import claim, claims
-from headscape.intervals import mean_interval, median_interval
+from headscape.intervals import Interval, mean_interval, median_interval
+from headscape.papers import claim, claims
 from headscape.records import as_records
 from headscape.storage import write_json
 
@@ -36,7 +36,10 @@ def add(run: str, study: str, name: str, command: str) -> None:
         for f in result.findings()
     ]
     tables = {title: as_records(frame) for title, frame in result.summary()}
-    write_json(DOCS / "results" / study / f"{name}.json", {"command": command, "findings": findings, "tables": tables})
+    facts = {"command": command, "findings": findings, "tables": tables}
+    if study == "claims":  # the rows are the result
+        facts = {"command": command, "quick": result.settings["quick"], "claims": as_records(result.claims)}
+    write_json(DOCS / "results" / study / f"{name}.json", facts)
 
 
 def results(study: str) -> dict[str, dict]:
@@ -65,6 +68,41 @@ def verdicts(study: str) -> str:
             rows.append([f"{claim(id).statement} ({claim(id).citation})", *cells])
     commands = "\n".join(f"* {name}: `{found['command']}`" for name, found in known.items())
     return f"{table(['claim', *known], rows)}\n{commands}\n"
+
+
+def flagship(paper: str) -> str:
+    """The claims of one paper (or of all others, `rest`) by model: the verdict, and the number behind it."""
+    kept, main = results("claims"), ("fasina2025", "wertich2024", "masumura2025")
+    rows, open_ = [], []
+    for id, one in claims().items():
+        if one.source.id != paper and not (paper == "rest" and one.source.id not in main):
+            continue
+        cells = []
+        for name, found in kept.items():
+            row = next((row for row in found["claims"] if row["claim"] == id), None)
+            cells.append("-" if row is None else _cell(row))
+            if row and row["verdict"] == "cannot tell":
+                open_.append(f"* `{id}` on {name}: {row['why']}.")
+        rows.append(
+            [f"{one.statement} (`{id}`, {one.place if paper != 'rest' else one.citation})", one.control, *cells]
+        )
+    why = "\nWhy nothing can be told:\n\n" + "\n".join(open_) + "\n" if open_ else ""
+    return table(["claim", "control", *kept], rows) + why
+
+
+def _cell(row: dict) -> str:
+    """Sign and number of a verdict."""
+    if row["verdict"] == "not applicable":
+        return "–"
+    sign = SIGNS[row["verdict"]].split()[0]
+    known = row["value"] is not None
+    ends = [float("nan") if row[end] is None else row[end] for end in ("low", "high")]
+    return f"{sign} {Interval(row['value'], *ends, row['n'])}" if known else sign
+
+
+def commands(study: str) -> str:
+    """The commands behind the kept results of a study."""
+    return "\n".join(f"* {name}: `{found['command']}`" for name, found in results(study).items()) + "\n"
 
 
 def findings(study: str) -> str:

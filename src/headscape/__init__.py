@@ -17,6 +17,7 @@ _HOMES = {
     "attention.models": ("Model", "list_models", "load_model", "wrap_module"),
     "attention.tracking": ("Tracker",),
     "captures": ("Capture", "open_capture"),
+    "collapse": ("collapse",),  # this and report: packages that can be called
     "errors": ("HeadscapeError", "InputError"),
     "geometry.consensus": ("Consensus", "consensus"),
     "geometry.diffusion": ("diffusion_map",),
@@ -27,19 +28,29 @@ _HOMES = {
     "hopfield.convert": ("to_hopfield",),
     "hopfield.layer": ("HopfieldAttention",),
     "pruning.export": ("Export", "export_pruned"),
+    "intervals": ("Interval", "mean_interval"),
     "imports": ("from_attentions", "import_array"),
-    "report": ("report",),  # the package itself, which can be called
+    "report": ("report",),
     "report.showing": ("show",),
     "results": ("FigureSpec", "Finding", "Result"),
     "runs": ("Run",),
     "studies": ("open_result",),
     "studies.change": ("compare_prompts",),
+    "studies.claims": ("claims",),
+    "studies.compare": ("compare",),
+    "studies.gaussian": ("gaussian",),
     "studies.heads": ("find_heads",),
     "studies.organize": ("organize",),
+    "studies.prompt": ("prompt",),
     "studies.prune": ("prune", "rank_heads"),
     "studies.series": ("series",),
+    "studies.softmax": ("softmax",),
+    "studies.spectra": ("spectra",),
+    "studies.train": ("train",),
+    "studies.work.dask": ("DaskEngine",),
     "tensor": ("AttentionHead", "AttentionTensor", "HeadId"),
     "tree": ("PartitionTree",),
+    "verdicts": ("Judgement", "judge"),
     "wavelets.entropy": ("decay_curve", "head_entropies", "network_entropy", "reconstruct", "top_energy"),
     "wavelets.paraproduct": ("paraproduct",),
     "wavelets.regularity": ("holder_exponent",),
@@ -52,6 +63,7 @@ __getattr__, __dir__ = lazy(__name__, _HOMES)
 def _render_html(result: Any) -> str:
     from headscape.report.notebook import render
     from headscape.report.showing import show_head
+    from headscape.studies.work.dask import DaskEngine
     from headscape.tensor import AttentionHead
 
     return show_head(result) if isinstance(result, AttentionHead) else render(result)
@@ -93,17 +105,28 @@ if TYPE_CHECKING:
     from headscape.hopfield.convert import to_hopfield
     from headscape.hopfield.layer import HopfieldAttention
     from headscape.imports import from_attentions, import_array
+    from headscape.intervals import Interval, mean_interval
     from headscape.pruning.export import Export, export_pruned
     from headscape.report.showing import report, show
     from headscape.results import FigureSpec, Finding, Result
     from headscape.runs import Run
     from headscape.studies.change import compare_prompts
+    from headscape.studies.claims.study import claims
+    from headscape.studies.collapse.study import collapse
+    from headscape.studies.compare.study import compare
+    from headscape.studies.gaussian.study import gaussian
     from headscape.studies.heads import find_heads
     from headscape.studies.organize.study import organize
+    from headscape.studies.prompt.study import prompt
     from headscape.studies.prune.study import prune, rank_heads
     from headscape.studies.series.study import series
+    from headscape.studies.softmax.study import softmax
+    from headscape.studies.spectra.study import spectra
+    from headscape.studies.train.study import train
+    from headscape.studies.work.dask import DaskEngine
     from headscape.tensor import AttentionHead, AttentionTensor, HeadId
     from headscape.tree import PartitionTree
+    from headscape.verdicts import Judgement, judge
     from headscape.wavelets.entropy import decay_curve, head_entropies, network_entropy, reconstruct, top_energy
     from headscape.wavelets.haar import haar_support, haar_transform, inverse_haar_transform
     from headscape.wavelets.paraproduct import paraproduct

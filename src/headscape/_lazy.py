@@ -5,9 +5,10 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from importlib import import_module
+from types import ModuleType
 from typing import Any
 
-__all__ = ["lazy"]
+__all__ = ["callable_package", "lazy"]
 
 
 def lazy(package: str, homes: Mapping[str, Sequence[str]]) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
@@ -27,3 +28,18 @@ def lazy(package: str, homes: Mapping[str, Sequence[str]]) -> tuple[Callable[[st
         return value
 
     return get, lambda: sorted(home_of)
+
+
+def callable_package(package: str, home: str) -> None:
+    """Let a package be called as the public function of its name, which lives in `home`: `hs.report(RUN)`.
+
+    Python puts a package under its name into the one around it, where the function would be looked for.
+    """
+    name, module = package.rpartition(".")[2], sys.modules[package]
+
+    class Callable(ModuleType):
+        def __call__(self, *args: Any, **options: Any) -> Any:
+            return getattr(import_module(home), name)(*args, **options)
+
+    module.__class__ = Callable
+    setattr(module, name, module)

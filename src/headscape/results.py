@@ -14,7 +14,7 @@ from typing import Any, ClassVar, Literal, Self
 import pandas as pd
 
 from headscape import hooks
-from headscape.claims import claims
+from headscape.papers import claims
 from headscape.records import as_records, load_record, save_record, write_table
 from headscape.verdicts import Judgement, Verdict
 
@@ -47,7 +47,7 @@ class Finding:
     text: str
     figure: str | None = None
     judgement: Judgement | None = None
-    claim: str | None = None  # id of the claim it tests, of `headscape.claims`
+    claim: str | None = None  # id of the claim it tests, of `headscape.papers`
 
     @property
     def verdict(self) -> Verdict | None:
@@ -135,6 +135,12 @@ class Result(ABC):
 
     study: ClassVar[str]
     title: ClassVar[str]
+
+    def __init_subclass__(cls) -> None:
+        setattr(cls, "__repr__", Result.__repr__)  # noqa: B010  # dataclass keeps what is there: fields fill screens
+
+    def __repr__(self) -> str:
+        return "\n- ".join([self.title, *(finding.text for finding in self.findings())])
 
     @abstractmethod
     def to_frame(self) -> pd.DataFrame:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal
 
 from headscape.intervals import Interval, exactly
@@ -14,10 +14,11 @@ Verdict = Literal["holds", "does not hold", "cannot tell"]
 
 @dataclass(frozen=True)
 class Judgement:
-    """A verdict and the rule or reason behind it, as a reader should see it."""
+    """A verdict and the rule or reason behind it, as a reader should see it; with what was measured, where a number was."""
 
     verdict: Verdict
     why: str
+    statistic: Interval | None = field(default=None, repr=False, compare=False)
 
     def opening(self, holds: str, fails: str) -> str:
         """The clause that opens a finding; what cannot be told is said of the first.
@@ -31,9 +32,9 @@ class Judgement:
         return said[0].upper() + said[1:]
 
 
-def cannot_tell(why: str) -> Judgement:
+def cannot_tell(why: str, statistic: Interval | None = None) -> Judgement:
     """Nothing can be said, for a reason: too few inputs, below numerical precision, control missing."""
-    return Judgement("cannot tell", why)
+    return Judgement("cannot tell", why, statistic)
 
 
 def judge(
@@ -72,16 +73,17 @@ def judge(
     other = given if isinstance(given, Interval) else exactly(float(given))  # type: ignore[arg-type]
     name = f"{other}" + (f" ({control})" if control else "")
     if floor is not None and abs(statistic.value) < floor:
-        return cannot_tell(f"{statistic.value:.2g} lies below the numerical precision of {floor:.2g}")
+        return cannot_tell(f"{statistic.value:.2g} lies below the numerical precision of {floor:.2g}", statistic)
     for what, one in (("", statistic), (f"{control or 'the control'}: ", other)):
         if not one.known:
-            return cannot_tell(f"{what}{one.why or 'too few inputs for an interval'} (n = {one.n})")
+            return cannot_tell(f"{what}{one.why or 'too few inputs for an interval'} (n = {one.n})", statistic)
     higher, lower = statistic.low > other.high, statistic.high < other.low
     if not (higher or lower):
         equal = statistic.low == statistic.high == other.low == other.high
-        return cannot_tell(f"{statistic} equals {name}" if equal else f"{statistic} and {name} overlap")
+        return cannot_tell(f"{statistic} equals {name}" if equal else f"{statistic} and {name} overlap", statistic)
     side = "above" if higher else "below"
-    return Judgement("holds" if higher == (above is not None) else "does not hold", f"{statistic} lies {side} {name}")
+    verdict: Verdict = "holds" if higher == (above is not None) else "does not hold"
+    return Judgement(verdict, f"{statistic} lies {side} {name}", statistic)
 
 
 def strictest(*judgements: Judgement) -> Judgement:

@@ -5,7 +5,7 @@ import pytest
 import torch
 
 import headscape as hs
-from headscape.claims import claim
+from headscape.papers import claim
 from headscape.studies.collapse import collapse
 from headscape.studies.compare import compare
 from headscape.studies.gaussian import gaussian

@@ -18,12 +18,24 @@ from headscape.version import __version__
 
 __all__ = ["main"]
 MODULES = (  # each registers its commands when it is imported
-    *("collapse", "compare", "gaussian", "heads", "housekeeping", "models", "organize", "prompt", "prune", "runs"),
+    *(
+        "claims",
+        "collapse",
+        "compare",
+        "gaussian",
+        "heads",
+        "housekeeping",
+        "models",
+        "organize",
+        "prompt",
+        "prune",
+        "runs",
+    ),
     *("series", "softmax", "spectra", "train"),
 )
 ORDER = (  # of the commands in --help: from the first look to the studies
     *("demo", "analyze", "heads", "models", "check", "capture", "import", "organize", "report", "softmax", "prune"),
-    *("compare", "spectra", "gaussian", "prompt", "collapse", "train", "series", "runs"),
+    *("compare", "spectra", "gaussian", "prompt", "collapse", "train", "series", "claims", "runs"),
 )
 EXTRAS = {"matplotlib": "report", "plotly": "report", "dask": "scale", "distributed": "scale"}
 

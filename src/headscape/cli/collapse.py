@@ -23,9 +23,9 @@ class Trained:
     """Which network of a training run."""
 
     panel: ClassVar[str] = "Of a training run"
-    arm: Annotated[str, typer.Option(help="Of a training run: which kind of attention.")] = "standard"
+    arm: Annotated[str, typer.Option(help="For a training run: which arm (kind of attention).")] = "standard"
     step: Annotated[
-        int | None, typer.Option(help="Of a training run: after how many steps; by default the weights judged.")
+        int | None, typer.Option(help="For a training run: at which step; by default the weights that were judged.")
     ] = None
 
 
@@ -57,7 +57,7 @@ class Variants:
         bool, typer.Option("--control/--no-control", help="The same architecture with random weights.")
     ] = True
     use_model: Annotated[
-        bool, typer.Option("--model/--no-model", help="Run the model of a run again; otherwise read what it kept.")
+        bool, typer.Option("--model/--no-model", help="Run the model again; otherwise use only what the run kept.")
     ] = True
     float64: Annotated[
         bool, typer.Option("--float64/--float32", help="Precision of the model; float32 residuals stop near 2e-7.")
@@ -89,7 +89,7 @@ def collapse(
     table: Table1 = Table1(),
     asked: Loading = Loading(),
 ) -> None:
-    """Do tokens become alike along depth? By layer, beside random weights, shuffled inputs and four variants."""
+    """Measure whether tokens become alike along depth, beside random weights, shuffled inputs and four variants."""
     if table.table1 == (source is not None):
         raise InputError("name a run or a model, or ask for --table1")
     if source is None:

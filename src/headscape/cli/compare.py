@@ -31,7 +31,7 @@ def compare(
     show: o.Open = False,
     asked: Working = Working(),
 ) -> None:
-    """How far apart are networks, beside how far each is from itself on other input? Same weights, same network."""
+    """Measure how far apart networks are by their heads, relative to how far each is from itself on other input."""
     from headscape.report.compare_page import write_compare_page
     from headscape.studies.compare import compare as run_compare
 

@@ -20,11 +20,15 @@ def gaussian(
     block: o.Block = None,
     random_weights: o.RandomWeights = False,
     use_model: Annotated[
-        bool, typer.Option("--model/--no-model", help="Run the inputs through the model again; little is left without.")
+        bool,
+        typer.Option(
+            "--model/--no-model",
+            help="Run the inputs through the model again; few measurements are possible without it.",
+        ),
     ] = True,
     asked: Loading = Loading(),
 ) -> None:
-    """Predict scores, tokens and mixtures from Gaussians, and measure them: what of Wertich's thesis (2024) holds."""
+    """Predict scores, tokens and mixtures from Gaussians and compare with the model: tests of Wertich's thesis (2024)."""
     from headscape.studies.gaussian import gaussian as run_gaussian
 
     with asked.working("measuring") as how:

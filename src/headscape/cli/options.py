@@ -19,7 +19,7 @@ RunOrModel = Annotated[
 Text = Annotated[Path | None, typer.Option(help="A text file or a folder of them.")]
 Prompts = Annotated[
     list[str] | None,
-    typer.Option("--prompt", help="A text shown whole, at its own length; may be given several times."),
+    typer.Option("--prompt", help="A prompt, kept whole at its own length; repeat the option for several."),
 ]
 Keep = Annotated[str, typer.Option(help="Comma-separated: probs, scores, queries, keys, values, hidden, head_outputs.")]
 Images = Annotated[Path | None, typer.Option(help="An image, a folder of images, or an .npz with 'images'.")]
@@ -28,7 +28,7 @@ Tokens = Annotated[int, typer.Option(help="Tokens per context.", min=1, max=MANY
 Batches = Annotated[int, typer.Option(help="How many contexts.", min=1, max=MANY)]
 Stored = Annotated[str, typer.Option("--dtype", help="Number type on disk: float16 or float32.")]
 Estimate = Annotated[
-    bool, typer.Option("--estimate", help="Only say what memory, disk and time it would take; write nothing.")
+    bool, typer.Option("--estimate", help="Print the memory, disk and time it would take; write nothing.")
 ]
 Pool = Annotated[
     int | None,
@@ -44,7 +44,7 @@ Drawn = Annotated[
 Paper = Annotated[bool, typer.Option("--paper", help="The paper's settings instead of the default.")]
 Iterations = Annotated[int | None, typer.Option(help="Iterations of the questionnaire.", min=1, max=1000)]
 
-Jobs = Annotated[int, typer.Option(help="Units of work at a time.", min=1, max=1024)]
+Jobs = Annotated[int, typer.Option(help="How many units of work to run in parallel.", min=1, max=1024)]
 Threads = Annotated[
     int | None,
     typer.Option(
@@ -66,9 +66,11 @@ Scheduler = Annotated[
 ]
 Resume = Annotated[
     bool,
-    typer.Option("--resume", help="Refuse to start anew if this study was begun with other settings."),
+    typer.Option(
+        "--resume", help="Stop with an error instead of starting over if settings changed since an earlier run."
+    ),
 ]
-Seed = Annotated[int, typer.Option(help="Seed of every random choice.", min=0, max=2**63 - 1)]
+Seed = Annotated[int, typer.Option(help="Random seed.", min=0, max=2**63 - 1)]
 Device = Annotated[
     str,
     typer.Option(

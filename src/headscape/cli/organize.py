@@ -69,11 +69,11 @@ def organize(
     ] = True,
     limits: Limits = Limits(),
     estimate: Annotated[
-        bool, typer.Option("--estimate", help="Only say what memory, disk and time it would take; write nothing.")
+        bool, typer.Option("--estimate", help="Print the memory, disk and time it would take; write nothing.")
     ] = False,
     asked: Loading = Loading(),
 ) -> None:
-    """Organize the heads of a run: trees, map, entropies, roles; what is stable, and what beats its null."""
+    """Organize the heads of a run: trees, map, entropies and roles; what is stable, and what exceeds its null."""
     from headscape.captures import open_capture
     from headscape.studies.organize import estimate_organize
     from headscape.studies.organize import organize as run_organize
@@ -171,7 +171,7 @@ def analyze(
     show: o.Open = False,
     asked: Choosing = Choosing(),
 ) -> None:
-    """Capture, organize and report in one go: all blocks of an encoder-decoder, and two prompts side by side."""
+    """Capture attention, organize the heads and write the report in one command; two prompts are shown side by side."""
     source = source_of(text, images, prompt)
     target = to or default_run(model, source)
     kept = kept_of(keep)
@@ -211,5 +211,5 @@ def demo(
     show: o.Open = False,
     quiet: o.Quiet = False,
 ) -> None:
-    """Run the embedded default end to end: SmolLM2 on the sample prose, organized and reported."""
+    """Run a complete example: capture SmolLM2 on the sample text, organize its heads, write the report."""
     analyze("smollm2-135m", to=to, batches=batches, tokens=tokens, show=show, asked=Choosing(seed=seed, quiet=quiet))

@@ -17,7 +17,7 @@ from headscape.errors import InputError
 def prompt(
     model: o.Model,
     word: Annotated[str, typer.Option(help="The word to write a clue for; its maps are drawn.")] = "Ant",
-    shots: Annotated[int, typer.Option(help="Examples before it.", min=0, max=1000)] = 3,
+    shots: Annotated[int, typer.Option(help="Number of examples before the word.", min=0, max=1000)] = 3,
     table: Annotated[Path | None, typer.Option(help="A CSV with columns word, clue, category.")] = None,
     prompts: Annotated[
         int, typer.Option(help="How many words of the category the numbers come from.", min=1, max=1000)

@@ -58,7 +58,7 @@ class Searching:
     unit: Annotated[
         str, typer.Option(help="What is removed at a time: head, group (a key/value head with its queries), layer.")
     ] = "auto"
-    evaluations: Annotated[int, typer.Option(help="Sets of heads the search may try.", min=1, max=o.MANY)] = 8
+    evaluations: Annotated[int, typer.Option(help="How many sets of heads the search may try.", min=1, max=o.MANY)] = 8
     criterion: Annotated[str, typer.Option(help="auto, a criterion, or an average of ranks a+b.")] = "auto"
     compensation: Annotated[str, typer.Option(help="auto, none, mean, scale or linear.")] = "auto"
     study: Annotated[
@@ -90,7 +90,11 @@ class Writing:
     numbers: Annotated[str, typer.Option(help="Number type of a GGUF file: f16, q8_0 or q4_1.")] = "f16"
     heal: Annotated[
         int,
-        typer.Option(help="Steps of distillation of the output projections afterwards; 40 help.", min=0, max=o.MANY),
+        typer.Option(
+            help="Steps of distillation of the output projections after pruning (40 is a good start).",
+            min=0,
+            max=o.MANY,
+        ),
     ] = 0
 
 
@@ -109,7 +113,7 @@ def prune(
     searching: Searching = Searching(),
     asked: Loading = Loading(),
 ) -> None:
-    """Find heads to remove within a budget of abilities, validate them on held-out text, and write the smaller model."""
+    """Find heads to remove within a budget for every ability, validate them on held-out text, write the smaller model."""
     from headscape.pruning.export import check_kind
     from headscape.studies.prune.study import prune as run_prune
 

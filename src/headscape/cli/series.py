@@ -31,7 +31,7 @@ def series(
     show: o.Open = False,
     asked: Loading = Loading(),
 ) -> None:
-    """Follow every head over training: roles and since when, entropies, places on one map. Saved checkpoints are captured first."""
+    """Follow every head over training: when roles begin, entropies, places on one map. Saved checkpoints are captured first."""
     from headscape.attention.inputs import sample_images, sample_text
     from headscape.report.series_page import write_series_page
     from headscape.studies.series import capture_checkpoints

@@ -14,8 +14,8 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
-from headscape.claims import claim
 from headscape.errors import InputError
+from headscape.papers import claim
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -16,7 +16,7 @@ from headscape.errors import InputError
 def softmax(
     run: o.Run,
     heads: Annotated[str | None, typer.Option(help="Only these heads: decoder.3.7,decoder.4.0.")] = None,
-    every: Annotated[bool, typer.Option("--all", help="All heads, as when none are named.")] = False,
+    every: Annotated[bool, typer.Option("--all", help="All heads (the default).")] = False,
     show: Annotated[str | None, typer.Option(help="Heads to draw in the report: decoder.3.7,decoder.4.0.")] = None,
     batches: Annotated[
         int,
@@ -37,7 +37,7 @@ def softmax(
     ] = True,
     asked: Loading = Loading(),
 ) -> None:
-    """Ask of every head whether it is invariant to softmax: pointwise, by the proof's condition, and in the model."""
+    """Test whether heads are invariant to softmax: entry by entry, by the condition of the proof, and in the model."""
     from headscape.geometry.questionnaire import Questionnaire
     from headscape.studies.softmax import softmax as run_softmax
 

@@ -20,9 +20,13 @@ class Sizes:
 
     panel: ClassVar[str] = "Sizes of the network"
 
-    layers: Annotated[int | None, typer.Option(help="Instead of the network's own.", min=1, max=1000)] = None
-    heads: Annotated[int | None, typer.Option(help="Instead of the network's own.", min=1, max=1000)] = None
-    dim: Annotated[int | None, typer.Option(help="Instead of the network's own.", min=1, max=o.MANY)] = None
+    layers: Annotated[
+        int | None, typer.Option(help="Number of layers; the network's own by default.", min=1, max=1000)
+    ] = None
+    heads: Annotated[
+        int | None, typer.Option(help="Heads per layer; the network's own by default.", min=1, max=1000)
+    ] = None
+    dim: Annotated[int | None, typer.Option(help="Width; the network's own by default.", min=1, max=o.MANY)] = None
     tokens: Annotated[int | None, typer.Option(help="Context of a language model.", min=2, max=o.MANY)] = None
     patch: Annotated[int | None, typer.Option(help="Side of a patch of a ViT, in pixels.", min=1, max=o.MANY)] = None
 
@@ -65,7 +69,8 @@ class Search:
     seeds: Annotated[int, typer.Option(help="Runs per arm, at its learning rate.", min=1, max=1000)] = 3
     rates: Annotated[str | None, typer.Option(help="Learning rates to try: 1e-3,3e-3.")] = None
     finalists: Annotated[
-        int, typer.Option(help="Rates per arm to run with all seeds before one is chosen.", min=1, max=1000)
+        int,
+        typer.Option(help="Learning rates per arm that are run with all seeds before one is chosen.", min=1, max=1000),
     ] = 1
     search_steps: Annotated[
         int | None, typer.Option(help="Steps of the runs that choose learning rates.", min=1, max=1000000000)
@@ -87,10 +92,13 @@ class Schedule:
     batch: Annotated[int | None, typer.Option(help="Sequences or images per step.", min=1, max=o.MANY)] = None
     evaluations: Annotated[int, typer.Option(help="Evaluations per run.", min=1, max=o.MANY)] = 10
     patience: Annotated[
-        int, typer.Option(help="Stop after so many without a better loss; 0 never.", min=0, max=o.MANY)
+        int,
+        typer.Option(
+            help="Stop after this many evaluations without a better loss; 0 never stops early.", min=0, max=o.MANY
+        ),
     ] = 0
     accumulate: Annotated[
-        int, typer.Option(help="Parts of a batch that are run one after the other.", min=1, max=o.MANY)
+        int, typer.Option(help="Gradient accumulation: parts into which a batch is split.", min=1, max=o.MANY)
     ] = 1
     autocast: Annotated[str, typer.Option(help="Number type of the forward pass: bfloat16 or float16.")] = ""
     augment: Annotated[str | None, typer.Option(help="Changes to training images: none, light, paper.")] = None

@@ -7,12 +7,11 @@ scripts in assets/, and `page` writes them between `findings` and `sections`.
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Sequence
 from pathlib import Path
-from types import ModuleType
-from typing import Any, Literal
+from typing import Literal
 
+from headscape._lazy import callable_package
 from headscape.report.gather import Missing, gather_run
 from headscape.report.headmaps import BUDGET, HeadMaps, draw_maps
 from headscape.report.orders import orders_of
@@ -61,14 +60,4 @@ def write_figures(
     return write(run, results, folder, format)
 
 
-class _Callable(ModuleType):
-    """The package, which answers to `hs.report(RUN)` too: Python puts a package under its name into the one around it."""
-
-    def __call__(self, source: Any, out: str | Path | None = None) -> Path:
-        from headscape.report.showing import report
-
-        return report(source, out)
-
-
-report = sys.modules[__name__]
-report.__class__ = _Callable
+callable_package(__name__, "headscape.report.showing")

@@ -27,7 +27,7 @@ from headscape.report.sections import section_html
 from headscape.report.text import escape, json_for_html, number, slug, visible
 from headscape.storage import replacing
 
-__all__ = ["SCRIPTS", "Page"]
+__all__ = ["SCRIPTS", "Page", "asset", "source_hash"]
 
 SCRIPTS = (  # in the order in which they use each other
     *("dom", "data", "theme", "tip", "plots", "selection", "colouring", "keys"),
@@ -62,7 +62,7 @@ class Page:
         plotly = (files("plotly") / "package_data" / "plotly.min.js").read_text("utf-8")
         pictures = pictures_of(self.scene)
         detail = escape(json.dumps(self.provenance, indent=1, ensure_ascii=False), 20_000).replace("↵", "\n")
-        return Template(_asset("page.html")).substitute(
+        return Template(asset("page.html")).substitute(
             self._screen(pictures, plotly),
             own_sheets=_own_sheets(plotly),
             links="".join(f'<a href="#study-{slug(s.study)}">{escape(s.title)}</a>' for s in self.scene.sections),
@@ -79,19 +79,19 @@ class Page:
 
     def view(self) -> str:
         """Return the first screen alone, small enough for a notebook."""
-        return Template(_asset("view.html")).substitute(self._screen({}, ""))
+        return Template(asset("view.html")).substitute(self._screen({}, ""))
 
     def _screen(self, pictures: Mapping[str, Any], plotly: str) -> dict[str, str]:
         """What the first screen needs, with the policy that allows it."""
-        style = role_css() + _asset("report.css")
-        own = "(() => {\n" + "\n".join(_asset(f"{script}.js") for script in SCRIPTS) + "\n})();\n"
+        style = role_css() + asset("report.css")
+        own = "(() => {\n" + "\n".join(asset(f"{script}.js") for script in SCRIPTS) + "\n})();\n"
         maps = (
             f'<script type="application/json" id="{slug(place)}">{json_for_html(images)}</script>'
             for place, images in self.maps.images.items()
         )
         return {
-            "scripts": f"{_hash(plotly)} {_hash(own)}",
-            "styles": f"{_hash(style)} {_hash('')}",  # plotly fills empty style elements by rule
+            "scripts": f"{source_hash(plotly)} {source_hash(own)}",
+            "styles": f"{source_hash(style)} {source_hash('')}",  # plotly fills empty style elements by rule
             "name": escape(self.name),
             "style": style,
             "first": first_screen(self.scene),
@@ -125,11 +125,13 @@ def _column(column: Column) -> dict[str, Any]:
     return facts | {"values": values}
 
 
-def _asset(name: str) -> str:
+def asset(name: str) -> str:
+    """A file of the page, as text."""
     return (files("headscape.report") / "assets" / name).read_text(encoding="utf-8")
 
 
-def _hash(text: str) -> str:
+def source_hash(text: str) -> str:
+    """How a content policy names a script or style sheet."""
     return "'sha256-" + base64.b64encode(hashlib.sha256(text.encode()).digest()).decode() + "'"
 
 

@@ -25,6 +25,7 @@ STUDIES = {  # in the order of a report's sections
     "table1": "Table1Result",
     "train": "TrainResult",
     "series": "SeriesResult",
+    "claims": "ClaimsResult",
 }
 
 

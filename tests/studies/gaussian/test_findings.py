@@ -7,8 +7,8 @@ import pytest
 
 import zoo
 from headscape.attention.models import wrap_module
-from headscape.claims import claims
 from headscape.intervals import jackknife, mean_interval
+from headscape.papers import claims
 from headscape.report.drawing import draw
 from headscape.report.gather import gather
 from headscape.report.pictures import picture

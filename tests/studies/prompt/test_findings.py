@@ -5,8 +5,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from headscape.claims import claims
 from headscape.intervals import mean_interval
+from headscape.papers import claims
 from headscape.studies.prompt.maps import MEASURES
 from headscape.studies.prompt.study import prompt
 from writers import tiny

@@ -49,8 +49,9 @@ def findings(r: CollapseResult) -> list[Finding]:
 
 def _judge(statistic: Interval, **rule: Any) -> Judgement:
     """`judge`, but nothing is decided by a few inputs: the interval of two rests on one difference."""
-    few = 0 < statistic.n < FEWEST
-    return cannot_tell(f"{statistic.n} inputs, at least {FEWEST} are needed") if few else judge(statistic, **rule)
+    if 0 < statistic.n < FEWEST:
+        return cannot_tell(f"{statistic.n} inputs, at least {FEWEST} are needed", statistic)
+    return judge(statistic, **rule)
 
 
 def _strictest(*judgements: Judgement) -> Judgement:
@@ -91,13 +92,13 @@ def _population(r: CollapseResult) -> Finding:
     }
     verdict = _judge(mean_interval(peaks["standard"]), above=0.5, control="half of the layers")
     if verdict.verdict == "holds":
-        verdict = cannot_tell("control missing: random weights")
+        verdict = cannot_tell("control missing: random weights", verdict.statistic)
         if "random" in peaks:
             verdict = _judge(mean_interval(peaks["standard"] - peaks["random"]), above=0.0, control="random weights")
     opening = {
-        "holds": "A population of tokens that are all alike is there",
+        "holds": "There is a population of tokens that are all alike",
         "does not hold": "There is no population of tokens that are all alike",
-        "cannot tell": "Whether there is a population of tokens that are all alike cannot be told",
+        "cannot tell": "It cannot be told whether there is a population of tokens that are all alike",
     }[verdict.verdict]
     shares = {name: float(np.mean([s.share for s in r.alike(name)[1:]])) for name in r.variants}
     unlike = ""

@@ -180,7 +180,7 @@ def _depth(r: GaussianResult, part: int) -> FigureSpec:
                 series[-1][end] = np.maximum(series[-1][end], floor)
     x = series[0]["x"]
     what, floor = "Cosine of two tokens" if part else "Spread of tokens", float(r.arrays["floor/no skip"][0])
-    series += [] if part else [level("tokens count as one", x, MIXED), level("numerical precision", x, floor)]
+    series += [] if part else [level("tokens count as alike", x, MIXED), level("numerical precision", x, floor)]
     formula = "Mean cosine of different tokens of an input; 1 when they are one." if part else "||X - mean|| / ||X||."
     return _lines(
         "mixture",

@@ -31,7 +31,7 @@ CLOSE = 0.1
 NORMAL = 0.5
 """Skewness and excess kurtosis up to which scores count as nearly normal."""
 MIXED = 0.1
-"""||X - mean|| / ||X|| below which tokens count as one."""
+"""||X - mean|| / ||X|| below which tokens count as alike."""
 WEAK, CLEAR = 0.1, 0.3
 """Rank correlation below which one thing hardly predicts another (1 % of the variance of ranks), and from which it does."""
 SIGNIFICANT = 0.01
@@ -84,7 +84,8 @@ def _tested(
     """
     judgement, n = judge(statistic, **rule), statistic.n if n is None else n
     if n < LEAST_INPUTS:
-        judgement = cannot_tell(f"{n} of the {LEAST_INPUTS} inputs this takes; capture more, or use more --batches")
+        few = f"{n} of the {LEAST_INPUTS} inputs this takes; capture more, or use more --batches"
+        judgement = cannot_tell(few, statistic)
     if judgement.verdict == "holds" and random is not None and judge(random, **rule).verdict == "holds":
         rest += " It holds with random weights too, so it is not learnt."
     return on_claim(f"gaussian.{claim}", judgement, rest, figure)
@@ -234,9 +235,9 @@ def _mixture(r: GaussianResult) -> list[Finding]:
             for name in names
             if f"depth/{name}" in r.arrays
         ]
-        rest = f". ||X - mean|| / ||X|| goes, first to last: {'; '.join(parts)}. Tokens count as one at {MIXED:g}."
+        rest = f". ||X - mean|| / ||X|| goes, first to last: {'; '.join(parts)}. Tokens count as alike below {MIXED:g}."
         ends = [_spread(r, name)[0] for name in names if f"depth/{name}" in r.arrays]
-        rule: dict[str, Any] = {"below": MIXED, "control": "the spread at which tokens count as one"}
+        rule: dict[str, Any] = {"below": MIXED, "control": "the spread below which tokens count as alike"}
         random, n = ends[1] if len(ends) > 1 else None, len(r.arrays["depth/trained"])
         found.append(_tested(claim, "mixture-spread", rest, ends[0], random=random, n=n, **rule))
     share = r.arrays["position/trained"]

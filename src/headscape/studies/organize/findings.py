@@ -84,7 +84,7 @@ def _random_weights(r: OrganizeResult) -> list[Finding]:
     random = another(r.control_gain)
     verdict = judge(r.effect, above=random, control="another draw of random weights")
     if random.n < FEWEST_DRAWS:
-        verdict = cannot_tell(f"{random.n} draws of random weights do not say what another would give")
+        verdict = cannot_tell(f"{random.n} draws of random weights do not say what another would give", r.effect)
     rest = (
         f". Organizing concentrates the energy of the trained network {r.effect} times as much as its null, that "
         f"of random weights on the same inputs {random.value:.3g} times ({random.n} draws)."

@@ -39,9 +39,8 @@ def findings(r: SoftmaxResult) -> list[Finding]:
 def _decided(r: SoftmaxResult, judgement: Judgement) -> Judgement:
     """The judgement, if there are enough inputs for any."""
     n, needed = len(r.values), min(ENOUGH, max(FEWEST, int(r.settings["batches"])))
-    return (
-        judgement if n >= needed else cannot_tell(f"too few inputs: {n}, it takes {needed} unless fewer are asked for")
-    )
+    few = f"too few inputs: {n}, it takes {needed} unless fewer are asked for"
+    return judgement if n >= needed else cannot_tell(few, judgement.statistic)
 
 
 def _share(r: SoftmaxResult, passing: BoolArray, what: str) -> tuple[str, Judgement]:
@@ -83,7 +82,7 @@ def _invariance(r: SoftmaxResult) -> Finding:
         share = Interval(float(within), float(passes), float(1 - fails), len(r.values))
         control = "nearly all of the heads that fail with uniform attention"
         verdict = _decided(r, judge(share, above=NEARLY_ALL, control=control))
-        among = f"of the {int(needed.sum())} heads that fail with uniform attention, {passes:.0%} pass with Corollary 1 and {fails:.0%} fail"
+        among = f"of the heads that fail with uniform attention ({int(needed.sum())}), {passes:.0%} pass with Corollary 1 and {fails:.0%} fail"
     rest = (
         f" (Fasina, Pohle, Su and Coifman, 2025). Within {r.tolerance:g} {r.unit_name}, {int((own == 'yes').sum())} of {r.n_heads} heads "
         f"({(own == 'yes').mean():.0%}) can have softmax replaced by Corollary 1's decomposition, and {(own == 'no').mean():.0%} cannot; by the "
@@ -163,7 +162,7 @@ def _at_once(r: SoftmaxResult) -> Finding:
             if off
             else "uniform attention changes the model as little"
         )
-        verdict = cannot_tell(what)
+        verdict = cannot_tell(what, verdict.statistic)
     before = f" (loss before: {float(np.mean(r.base)):.2f})" if r.unit == "loss" else ""
     careful = (
         f" Careful: softmax of the captured scores itself changes it by {changes['own']}; capture with --dtype float32, and leave out layers with a "

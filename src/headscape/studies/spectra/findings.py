@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -40,7 +41,7 @@ def _less_than_values(r: SpectraResult, column: str, log: bool = False) -> Judge
         found.append(judge(mean_interval(r.difference(kind, "v", column, log) - before), below=0.0))
     worst = strictest(*found)
     what = f"difference to W_v by layer{', minus that before training' if r.has_initial else ''}"
-    return Judgement(worst.verdict, f"{what}: " + "; ".join(f"W_{k} {j.why}" for k, j in zip("qk", found, strict=True)))
+    return replace(worst, why=f"{what}: " + "; ".join(f"W_{k} {j.why}" for k, j in zip("qk", found, strict=True)))
 
 
 def _means(r: SpectraResult, column: str) -> str:

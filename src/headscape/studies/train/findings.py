@@ -84,7 +84,7 @@ def _better(r: TrainResult, change: Interval, control: str) -> tuple[Judgement, 
     """Whether a change is for the better, and the word for it."""
     verdict = judge(change, above=0.0, control=control) if r.images else judge(change, below=0.0, control=control)
     if usable(r).verdict != "holds":
-        verdict = cannot_tell(f"standard attention is not shown to beat the {r.strongest}: {usable(r).why}")
+        verdict = cannot_tell(f"standard attention is not shown to beat the {r.strongest}: {usable(r).why}", change)
     word = {"holds": "better", "does not hold": "worse", "cannot tell": "not shown to differ"}[verdict.verdict]
     return verdict, word
 
@@ -117,9 +117,9 @@ def _tokens(r: TrainResult) -> Finding:
     there = judge(standard, above=COLLAPSED, control="a group of aligned tokens")
     verdict = judge(both, below=COLLAPSED, control="a group of aligned tokens")
     if usable(r).verdict != "holds":
-        verdict = cannot_tell(f"standard attention is not shown to beat the {r.strongest}")
+        verdict = cannot_tell(f"standard attention is not shown to beat the {r.strongest}", both)
     elif there.verdict != "holds":
-        verdict = cannot_tell(f"no group of aligned tokens to remove: {there.why}")
+        verdict = cannot_tell(f"no group of aligned tokens to remove: {there.why}", both)
     opening = {
         "holds": "Modern Hopfield Attention removes the group of aligned tokens",
         "does not hold": "Modern Hopfield Attention does not remove the group of aligned tokens",

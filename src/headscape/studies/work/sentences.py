@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from headscape.claims import claim
+from headscape.papers import claim
 from headscape.results import Finding
 from headscape.verdicts import Judgement
 

@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 import headscape
-from headscape.claims import claim, claims, sources_of
 from headscape.hopfield.networks import ARMS
+from headscape.papers import claim, claims, sources_of
 from headscape.results import Finding
 from headscape.verdicts import Judgement
 

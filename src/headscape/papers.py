@@ -17,6 +17,7 @@ __all__ = ["Claim", "Source", "claim", "claims", "sources_of"]
 class Source:
     """A work whose claims are tested."""
 
+    id: str
     authors: str
     year: int
     title: str
@@ -30,7 +31,8 @@ class Source:
 class Claim:
     """One claim: what is said, by whom and where; how it is tested, against which control, by which rule.
 
-    `learnt` marks what training is said to have made, for which random weights must not earn a tick.
+    `learnt` marks what training is said to have made, for which random weights must not earn a tick. `needs` names what
+    not every model has and the claim is about: see `headscape.studies.claims.needs`.
     """
 
     id: str
@@ -43,6 +45,7 @@ class Claim:
     holds: str
     fails: str
     learnt: bool = False
+    needs: str = "model"
 
     @property
     def study(self) -> str:
@@ -67,7 +70,7 @@ class Claim:
 def claims() -> Mapping[str, Claim]:
     """All claims by id, in the order of the studies."""
     read = tomllib.loads((files("headscape") / "claims.toml").read_text(encoding="utf-8"))
-    sources = {name: Source(**facts) for name, facts in read["sources"].items()}
+    sources = {name: Source(id=name, **facts) for name, facts in read["sources"].items()}
     return {id: Claim(id=id, **facts | {"source": sources[facts["source"]]}) for id, facts in read["claims"].items()}
 
 

@@ -1,0 +1,78 @@
+"""
+Bring attentions from elsewhere
+===============================
+
+You already have attention: from transformers with ``output_attentions=True``, from a TransformerLens cache, or from a model of your own in
+any framework. No model needs to be loaded again.
+"""
+
+import numpy as np
+import torch
+from transformers import GPT2Config, GPT2LMHeadModel
+
+import headscape as hs
+
+# %%
+# From transformers
+# -----------------
+# A small random GPT-2 stands in for yours.
+
+_ = torch.manual_seed(0)
+config = GPT2Config(
+    n_layer=2, n_head=4, n_embd=64, vocab_size=100, bos_token_id=0, eos_token_id=0, attn_implementation="eager"
+)
+ids = torch.randint(100, (1, 24))
+outputs = GPT2LMHeadModel(config).eval()(ids, output_attentions=True)
+captured = hs.from_attentions(outputs.attentions, tokens=[str(token) for token in ids[0].tolist()])
+captured.tensor(0)
+
+# %%
+# From a cache of hooks
+# ---------------------
+# A mapping with the names TransformerLens uses works the same way, and so does a list with one array per layer.
+
+cache = {f"blocks.{layer}.attn.hook_pattern": maps for layer, maps in enumerate(outputs.attentions)}
+hs.from_attentions(cache).tensor(0)
+
+# %%
+# From your own code
+# ------------------
+# Arrays of shape (head, query, key), one per layer. Here is one with an answer we know: head 1 of layer 0 looks at the previous token.
+
+rng = np.random.default_rng(0)
+maps = rng.dirichlet(np.ones(32), size=(2, 4, 32))  # layer, head, query, key
+maps[0, 1] = 0.1 / 31
+maps[0, 1, np.arange(1, 32), np.arange(31)] = 0.9
+maps[0, 1] /= maps[0, 1].sum(axis=1, keepdims=True)
+mine = hs.from_attentions(list(maps))
+hs.find_heads(mine, "previous token", top=3).round(3)
+
+# %%
+hs.show(mine, 0, 1)
+
+# %%
+# A role of your own
+# ------------------
+# A function of maps (query, key, head) and tokens is a role too. ``chance`` is then its score on shuffled rows. With a single input,
+# ``holds`` only says that the score is above it: the other heads here are noise, and some are above by accident.
+
+
+def looks_far(maps, tokens):
+    """Mean distance between query and key."""
+    n_query, n_key, _ = maps.shape
+    distance = abs(np.arange(n_query)[:, None] - np.arange(n_key))
+    return (maps * distance[:, :, None]).sum(axis=1).mean(axis=0)
+
+
+hs.find_heads(mine, looks_far, top=3).round(2)
+
+# %%
+# How sure is this?
+# -----------------
+# Imported maps are checked: rows must sum to one, nothing may be NaN or infinite. What headscape cannot check is whether they are the
+# maps your model really used; :func:`headscape.capture` compares logits for that reason.
+#
+# What next?
+# ----------
+# Everything that needs only attention works on ``mine``: ``hs.organize``, ``hs.report``, ``hs.Questionnaire().fit(mine.tensor(0))``. What
+# removes heads or needs weights requires the model. On the command line: ``headscape import attention.npy --layout layer,head,query,key``.

@@ -1,0 +1,95 @@
+"""What became of every claim: one row each, with the number behind the verdict."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import pandas as pd
+
+from headscape.intervals import Interval
+from headscape.papers import Source, claim
+from headscape.results import Captions, FigureSpec, Finding, Result
+
+__all__ = ["VERDICTS", "ClaimsResult"]
+captions = Captions(__name__)
+
+VERDICTS = ("holds", "does not hold", "cannot tell", "not applicable")
+
+
+@dataclass(frozen=True, eq=False)
+class ClaimsResult(Result):
+    """The claims of the papers, put to the test on one model.
+
+    `claims` has one row per claim: id, study, paper (its key), citation, statement, what was measured, value with low,
+    high and n (missing where no single number decides), control, rule, verdict (one of `VERDICTS`), why, the finding in
+    a sentence, and the figure that shows it, an id of the study's figures.
+    """
+
+    study: ClassVar[str] = "claims"
+    title: ClassVar[str] = "Do the claims of the papers hold?"
+
+    source: str
+    claims: pd.DataFrame
+    settings: Mapping[str, Any]
+
+    def to_frame(self) -> pd.DataFrame:
+        """One row per claim."""
+        return self.claims
+
+    def tables(self) -> dict[str, pd.DataFrame]:
+        """One row per claim."""
+        return {"claims": self.claims}
+
+    def papers(self) -> dict[Source, pd.DataFrame]:
+        """The rows of each paper, in the order of the list of claims; the paper with most of them first."""
+        every = [rows.reset_index(drop=True) for _, rows in self.claims.groupby("paper", sort=False)]
+        every.sort(key=len, reverse=True)
+        return {claim(str(rows["claim"].iloc[0])).source: rows for rows in every}
+
+    def shown(self, rows: pd.DataFrame) -> pd.DataFrame:
+        """Rows as people read them: intervals as text."""
+        numbers = rows[["value", "low", "high"]].to_numpy(dtype=float)
+        values = [
+            "-" if own[0] != own[0] else str(Interval(own[0], own[1], own[2], int(n)))
+            for own, n in zip(numbers.tolist(), rows["n"], strict=True)
+        ]
+        columns = rows[["statement", "place", "measured", "control", "verdict", "why"]]
+        return columns.assign(value=values)[["statement", "place", "measured", "value", "control", "verdict", "why"]]
+
+    def summary(self) -> list[tuple[str, pd.DataFrame]]:
+        """The verdicts, paper by paper."""
+        found = []
+        for paper, rows in self.papers().items():
+            short = self.shown(rows)[["statement", "value", "verdict"]]
+            found.append((str(paper), short.assign(claim=rows["claim"])[["claim", "statement", "value", "verdict"]]))
+        return found
+
+    def findings(self) -> list[Finding]:
+        """How many claims of each paper hold. The claims themselves are findings of the studies that test them."""
+        found = []
+        for paper, rows in self.papers().items():
+            counts = [(verdict, int((rows["verdict"] == verdict).sum())) for verdict in VERDICTS]
+            said = ", ".join(f"{n} {_WORDS[verdict]}" for verdict, n in counts if n)
+            of = f"{len(rows)} claim{'s' if len(rows) > 1 else ''}"
+            found.append(Finding(f"{paper.authors} ({paper.year}): of {of} {said}.", f"claims-{paper.id}"))
+        return found
+
+    def figures(self) -> list[FigureSpec]:
+        """One table per paper."""
+        quick = (
+            " This was a quick look: few short inputs, a sample of heads for softmax." if self.settings["quick"] else ""
+        )
+        return [
+            captions.table("claims", self.shown(rows), title=str(paper), key=paper.id, n=len(rows), quick=quick)
+            for paper, rows in self.papers().items()
+        ]
+
+
+_WORDS = {
+    "holds": "hold",
+    "does not hold": "do not hold",
+    "cannot tell": "cannot be told",
+    "not applicable": "are not about this model",
+}

@@ -1,0 +1,143 @@
+"""headscape claims: every claim of the list, once, with the verdict of the study that tests it."""
+
+import json
+
+import pandas as pd
+import pytest
+
+import headscape as hs
+from commands import headscape, one_line_error
+from headscape.errors import InputError
+from headscape.intervals import Interval
+from headscape.papers import claim
+from headscape.papers import claims as all_claims
+from headscape.results import Finding
+from headscape.studies.claims.needs import NEEDS, not_applicable
+from headscape.studies.claims.result import VERDICTS
+from headscape.studies.claims.study import _row, chosen
+from headscape.verdicts import cannot_tell, judge
+from planted_runs import attention_of, make_run
+from zoo import make
+
+CAUSAL = {"source": "gpt", "task": "causal-lm", "causal": True}
+IMAGES = {"source": "vit", "task": "image-classifier", "causal": False}
+
+
+@pytest.fixture(scope="module")
+def imported(tmp_path_factory):
+    """Attention without a model."""
+    place = tmp_path_factory.mktemp("claims")
+    return make_run(place / "run", attention_of(1, 0, n_batch=4), organized=False)
+
+
+@pytest.fixture(scope="module")
+def result(imported):
+    return hs.claims(imported, quick=True, only=["fasina2025", "train", "spectra"])
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory):
+    """A tiny causal model and its weights."""
+    from tokenizers import Tokenizer, models, pre_tokenizers
+    from transformers import PreTrainedTokenizerFast
+
+    place = tmp_path_factory.mktemp("claims-model")
+    words = {word: i for i, word in enumerate(["[UNK]", "the", "cat", "sat", "on", "mat", "and", "dog", "ran", "far"])}
+    plain = Tokenizer(models.WordLevel(words, unk_token="[UNK]"))
+    plain.pre_tokenizer = pre_tokenizers.Whitespace()
+    make("gpt2").save_pretrained(place / "model")
+    PreTrainedTokenizerFast(tokenizer_object=plain).save_pretrained(place / "model")
+    (place / "text.txt").write_text("the cat sat on the mat and the dog ran far " * 80)
+    options = {"quick": True, "inputs": place / "text.txt", "out": place / "run", "only": ["spectra"]}
+    return place, options, hs.claims(place / "model", **options)
+
+
+def test_every_claim_is_chosen_once_and_needs_something_that_is_known():
+    assert [one.id for one in chosen()] == list(all_claims())
+    assert {one.needs for one in all_claims().values()} <= {*NEEDS, ""}
+    assert {one.study for one in chosen(["softmax", "organize.learnt"])} == {"softmax", "organize"}
+    assert all(one.source.authors.startswith("Wertich") for one in chosen(["wertich2024"]))
+    with pytest.raises(InputError, match="'wertich2023'.*fasina2025"):
+        chosen(["wertich2023"])
+
+
+def test_a_row_per_claim_with_the_verdict_and_the_number_of_its_study(imported, result):
+    rows = result.claims.set_index("claim")
+    assert list(rows.index) == [one.id for one in chosen(["fasina2025", "train", "spectra"])]
+    assert rows.index.is_unique and set(rows["verdict"]) <= set(VERDICTS)
+    own = hs.open_result(imported, "organize")
+    row = rows.loc["organize.structure"]
+    assert (row["value"], row["n"]) == (own.effect.value, 4) and row["low"] < row["value"] < row["high"]
+    assert row["why"] == judge(own.effect, above=1.0, control="every row shuffled and organized again").why
+    assert row["figure"] in {figure.id for figure in own.figures()}
+
+
+def test_what_the_run_does_not_have_is_not_applicable_or_says_what_to_do(result):
+    rows = result.claims.set_index("claim")
+    assert (
+        rows.loc["organize.learnt", "verdict"] == "not applicable" and "no model" in rows.loc["organize.learnt", "why"]
+    )
+    assert (rows.loc[rows["study"] == "spectra", "verdict"] == "not applicable").all()
+    assert (rows.loc[rows["study"] == "train", "verdict"] == "not applicable").all()
+    assert rows.loc["compare.apart", "verdict"] == "not applicable"
+    missing = rows.loc["softmax.pointwise"]  # no scores were kept
+    assert missing["verdict"] == "cannot tell" and "--keep probs,scores" in missing["why"] and pd.isna(missing["value"])
+
+
+@pytest.mark.parametrize(
+    ("id", "facts", "applies"),
+    [
+        ("gaussian.next", CAUSAL, True),
+        ("gaussian.next", IMAGES, False),
+        ("gaussian.sphere", IMAGES, False),
+        ("gaussian.rank", {}, True),
+        ("spectra.sparser", {}, False),
+        ("collapse.bounds", CAUSAL, False),
+        ("collapse.bounds", IMAGES, True),
+        ("collapse.removed", CAUSAL, False),
+        ("train.both", CAUSAL | {"training": 1}, True),
+        ("compare.apart", CAUSAL | {"networks": 1}, True),
+        ("table1.work", {}, True),
+    ],
+)
+def test_needs(id, facts, applies):
+    assert (not_applicable(claim(id), facts) is None) == applies
+
+
+def test_of_several_findings_the_one_that_decides_is_shown():
+    up, down = Interval(2.0, 1.5, 2.5, 8), Interval(-2.0, -2.5, -1.5, 8)
+    found = [Finding(f"{x.value}", "energy", judge(x, above=0.0)) for x in (up, down)]
+    row = _row(claim("organize.stability"), None, [*found, Finding("unsure", None, cannot_tell("few"))], "")
+    assert (row["verdict"], row["value"], row["finding"], row["figure"]) == ("does not hold", -2.0, "-2.0", "energy")
+    assert _row(claim("organize.stability"), None, found[:1], "")["verdict"] == "holds"
+
+
+def test_studies_share_one_run_and_a_second_call_reuses_all_of_it(whole):
+    place, options, first = whole
+    assert set(first.claims["study"]) == {"spectra"}
+    rows = first.claims.set_index("claim")
+    own = {f.claim: f.verdict for f in hs.open_result(place / "run", "spectra").findings() if f.claim}
+    assert {id: rows.loc[id, "verdict"] for id in own} == own
+    assert set(rows["n"]) == {0, 2}  # heads, and layers
+    units = {path: path.stat().st_mtime_ns for path in (place / "run").glob("*/units/*")}
+    again = hs.claims(place / "run", quick=True, only=options["only"])
+    assert units and units == {path: path.stat().st_mtime_ns for path in (place / "run").glob("*/units/*")}
+    pd.testing.assert_frame_equal(first.claims, again.claims)
+    with pytest.raises(InputError, match="is a run"):
+        hs.claims(place / "run", out=place / "elsewhere")
+
+
+def test_the_command_writes_page_and_tables_and_links_figures(imported, result):
+    done = headscape(
+        "claims", imported, "--quick", "--only", "organize.structure", "--only", "train.both", "--json", "-q"
+    )
+    assert done.returncode == 0, done.stderr
+    rows = json.loads(done.stdout)["claims"]
+    assert [row["claim"] for row in rows] == ["organize.structure", "train.both"]
+    assert json.loads((imported / "claims.json").read_text())["claims"] == rows
+    assert list(pd.read_csv(imported / "claims.csv")["claim"]) == ["organize.structure", "train.both"]
+    page, report = ((imported / name).read_text() for name in ("claims.html", "report.html"))
+    (anchor,) = [part.split('"')[0] for part in page.split('href="report.html#')[1:]]
+    assert f'id="{anchor}"' in report and page.count("<tr class=") == 2 and "Not applicable" in page
+    assert "'nothing'" in one_line_error(headscape("claims", imported, "--only", "nothing"), 2)
+    assert "no bundled model" in one_line_error(headscape("claims", "no-such-model"), 2)
