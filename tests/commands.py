@@ -6,7 +6,7 @@ import sys
 
 def headscape(*arguments, cwd=None, check=None):
     done = subprocess.run(
-        [sys.executable, "-c", "from headscape.cli import main; main()", *map(str, arguments)],
+        [sys.executable, "-m", "headscape", *map(str, arguments)],
         capture_output=True,
         text=True,
         cwd=cwd,
@@ -22,3 +22,10 @@ def one_line_error(done, code):
     lines = [line for line in done.stderr.splitlines() if line.strip()]
     assert len(lines) == 1 and lines[0].startswith("error: "), done.stderr
     return lines[0]
+
+
+def closing(said):
+    """What was found, where to look and what to do next: the last three lines of a command."""
+    lines = said.splitlines()[-3:]
+    assert [line[:7] for line in lines] == ["found  ", "look   ", "next   "], said
+    return [line[7:] for line in lines]

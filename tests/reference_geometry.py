@@ -103,3 +103,27 @@ def slow_questionnaire(
             D = distance(X, trees, axis, level_weight, size_weight)
             trees[axis] = build_tree(D, dual_affinity(D), tree, BuildOptions())
     return trees
+
+
+def dip_slowly(values, cells):
+    """Hartigan's dip on a grid, by linear programming: the least e such that a convex and, beyond a mode, a concave function stay within e."""
+    from scipy.optimize import linprog
+
+    def least(y, sign):
+        n = len(y)
+        curved = [[-sign * [1, -2, 1][j - i] if 0 <= j - i < 3 else 0 for j in range(n + 1)] for i in range(n - 2)]
+        near = [[side * (j == i) - (j == n) for j in range(n + 1)] for side in (1, -1) for i in range(n)]
+        limits = [0.0] * max(n - 2, 0) + [side * each for side in (1, -1) for each in y]
+        return linprog([0] * n + [1], A_ub=[*curved, *near], b_ub=limits, bounds=[(None, None)] * (n + 1)).fun
+
+    x = np.sort(values)
+    F = [0.0, *(np.searchsorted(x, np.linspace(x[0], x[-1], cells + 1), side="right") / len(x))]
+    return min(max(least(F[: mode + 1], 1), least(F[mode:], -1)) for mode in range(len(F)))
+
+
+def mantel_slowly(one, other):
+    """Spearman correlation over pairs, pair by pair."""
+    from scipy.stats import spearmanr
+
+    pairs = [(i, j) for i in range(len(one)) for j in range(i)]
+    return spearmanr([one[i][j] for i, j in pairs], [other[i][j] for i, j in pairs]).statistic

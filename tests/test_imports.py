@@ -71,7 +71,9 @@ def test_what_is_no_attention_is_refused_by_name():
     refused((None, None), "load it with attn_implementation='eager'")
     refused({"hook_embed": maps}, "no attention in a mapping with keys hook_embed")
     refused("text", "not as a str|comes as arrays")
-    refused([], "one per layer")
+    refused((), "call it with output_attentions=True")  # what fused attention returns
+    refused(None, "load it with attn_implementation='eager'")
+    refused({"logits": maps, "attentions": ()}, "returned no attention")
     refused([maps[0]], r"has shape \(5, 5\)")
     refused([maps - 1], "no probabilities")
     refused([maps * np.nan], "NaN or infinite")
@@ -79,6 +81,13 @@ def test_what_is_no_attention_is_refused_by_name():
     refused([[maps], [maps[:2]]], "different blocks, layers or heads")
     refused([maps], "5 queries, 2 tokens were given", tokens=["a", "b"])
     refused([maps], "mask is one of causal, full", mask="none")
+
+
+@pytest.mark.parametrize("take", [hs.find_heads, hs.report, hs.organize, lambda given: hs.import_array(given, "run")])
+def test_a_tuple_in_memory_is_sent_to_the_function_that_takes_it(take):
+    given = (attention(0, (3, 5, 5)),)
+    with pytest.raises(hs.InputError, match=r"hs\.from_attentions"):
+        take(given)
 
 
 def saved(tmp_path, values, **options):
@@ -118,6 +127,11 @@ def test_one_array_per_layer_is_put_in_order(tmp_path):
     np.savez(tmp_path / "a.npz", **layers)
     X = hs.import_array(tmp_path / "a.npz", tmp_path / "run", dtype="float32").tensor(0)
     np.testing.assert_array_equal(X.values[:, :, 3 * 10], layers["layer_10"][0])
+    by_batch = {name: np.stack([maps, maps[::-1]]) for name, maps in layers.items()}
+    np.savez(tmp_path / "c.npz", **by_batch)
+    captured = hs.import_array(tmp_path / "c.npz", tmp_path / "batches", dtype="float32")
+    assert len(captured) == 2
+    np.testing.assert_array_equal(captured.tensor(1).values[:, :, 3 * 10], layers["layer_10"][2])
     np.savez(tmp_path / "b.npz", probs=layers["layer_0"], other=layers["layer_1"])
     with pytest.raises(hs.InputError, match="choose one with --name"):
         hs.import_array(tmp_path / "b.npz", tmp_path / "other")

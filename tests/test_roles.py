@@ -94,6 +94,14 @@ def test_tokens_without_repeats_have_no_same_and_no_punctuation():
     assert assign_roles(X) == ["uniform", "uniform"]
 
 
+def test_a_sink_on_a_special_first_token_is_a_sink_and_a_head_on_the_separator_is_not():
+    tokens = ["[CLS]", "the", "cat", "sat", "the", "mat", "[SEP]"]
+    first, last = (np.tile(np.eye(7)[k], (7, 1)) for k in (0, 6))
+    X = hs.AttentionTensor(np.stack([first, last], axis=-1), query_tokens=tokens, key_tokens=tokens)
+    assert assign_roles(X) == ["first", "punctuation"]
+    np.testing.assert_allclose(role_scores(X)["punctuation"], [0, 1])
+
+
 def test_induction_comes_before_other_names():
     X = hs.AttentionTensor(head_with(PATTERNS["first"])[:, :, None], mask="causal")
     probe = BatchRoles({"induction": np.array([0.7])}, {"induction": 0.02})
@@ -173,7 +181,7 @@ def test_trained_decoders_have_induction_heads_and_random_ones_do_not(load, name
     assert max(trained["induction"].values()) > 0.5
     assert max(random["induction"].values()) < 0.1
     assert len(trained["induction"]) == 270
-    with pytest.raises(hs.InputError, match="decoders of text"):
+    with pytest.raises(hs.InputError, match="needs a decoder that reads text"):
         repeated_sequence_scores(load("minilm-l6"))
 
 

@@ -187,3 +187,17 @@ def test_what_was_not_kept_says_how_to_keep_it(tmp_path):
         cap.tensor(0, kind="scores")
     with pytest.raises(hs.InputError, match="no block 'decoder' was captured; there are heads"):
         cap.tensor(0, "decoder")
+
+
+def test_a_run_of_another_version_opens_and_keeps_its_studies(tmp_path, monkeypatch):
+    """The version is recorded and decides nothing: formats have numbers of their own."""
+    maps = np.random.default_rng(0).dirichlet(np.ones(8), size=(2, 3, 8))
+    with monkeypatch.context() as older:
+        older.setattr("headscape.runs.__version__", "0.1.0")
+        captured = hs.from_attentions(list(maps), out=tmp_path / "run")
+        first = hs.organize(captured, model=None)
+    assert hs.Run.open(tmp_path / "run").meta["headscape"] == "0.1.0" != hs.__version__
+    again = hs.open_result(tmp_path / "run", "organize")
+    assert np.array_equal(again.affinity, first.affinity)
+    hs.organize(tmp_path / "run", model=None)  # found, not made again
+    assert len(list((tmp_path / "run" / "organize").glob("*/result.json"))) == 1

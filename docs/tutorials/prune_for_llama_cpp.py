@@ -36,7 +36,7 @@ groups
 
 words = hs.sample_text().split()
 rng = np.random.default_rng(0)
-lists = [" ".join(list(rng.choice(words, 20)) * 2) for _ in range(4)]
+lists = [" ".join(list(rng.choice(words, 20)) * 2) for _ in range(2)]
 layers, group = rng.integers(30, size=4), rng.integers(3, size=4)
 
 
@@ -50,7 +50,7 @@ def cost(heads):
     with hs.ablate(model, heads):
         return [
             hs.loss(model, texts, tokens=64, batches=n).mean
-            for texts, n in (([hs.sample_text("judge")], 6), (lists, None))
+            for texts, n in (([hs.sample_text("judge")], 3), (lists, None))
         ]
 
 
@@ -84,7 +84,7 @@ print(server.handle_completions(request)["choices"][0]["text"])
 # %%
 # How sure is this?
 # -----------------
-# Six windows of text are few, and four groups are a small cut. ``hs.prune`` does it thoroughly, in minutes: it keeps a budget for every
+# Three windows of text are few, and four groups are a small cut. ``hs.prune`` does it thoroughly, in minutes: it keeps a budget for every
 # ability, fits what the remaining heads can take over, and reports costs on held-out inputs with intervals.
 #
 # What next?

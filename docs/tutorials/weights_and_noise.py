@@ -42,4 +42,4 @@ result
 # What next?
 # ----------
 # :doc:`/spectra` has the tables of three models, and what the thesis that proposed these measures claimed. From the command line:
-# ``headscape spectra minilm-l6 --random-weights``.
+# ``headscape spectra minilm-l6``.

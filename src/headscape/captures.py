@@ -276,8 +276,6 @@ class Capture:
 
 def open_capture(source: Capture | Run | str | Path) -> Capture:
     """Take a capture, a run or its path."""
-    if not isinstance(source, (Capture, Run, str, Path)):
-        raise InputError(f"give a capture, a run or its path, not a {type(source).__name__}")
     return source if isinstance(source, Capture) else Capture.of_run(source)
 
 

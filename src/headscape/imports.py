@@ -32,6 +32,10 @@ _BLOCKS = {  # names of transformers' outputs
     "decoder_attentions": "decoder",
     "cross_attentions": "decoder.cross",
 }
+_NONE = (
+    "the model returned no attention: load it with attn_implementation='eager' and call it with output_attentions=True, "
+    "or give the model itself to hs.capture"
+)
 _CACHE_KEY = re.compile(r"(?:^|\.)(\d+)\..*?(?:hook_pattern|pattern|attn_weights|attn_probs|attentions?)$")
 Array = npt.NDArray[Any]
 Layers = Sequence[Array]  # each (head, query, key)
@@ -109,18 +113,25 @@ def import_array(
         Which array of an .npz or .safetensors file; needed when there are several that are not layers.
     layout
         The axes of the array in their order: query, key, head and optionally batch or layer, as in
-        "batch,head,query,key". By default "query,key,head", and "head,query,key" for one array per layer.
+        "batch,head,query,key". By default "query,key,head", and "head,query,key" for one array per layer, with batch
+        before it if it has four axes.
     mask
         "causal" or "full"; found from the zeros above the diagonal when not given.
     dtype
         Of what is kept, "float16" or "float32".
     """
     _check_choices(kind, mask, dtype)
+    if not isinstance(file, (str, Path)):
+        raise InputError(
+            f"import_array reads a file, not a {type(file).__name__}; attention in memory: hs.from_attentions"
+        )
     path = Path(file)
     read = _read(path, name)
     per_layer = isinstance(read, list)
-    layout = layout or ("head,query,key" if per_layer else "query,key,head")
-    arrays = [_ordered(array, layout, path) for array in (read if isinstance(read, list) else [read])]
+    arrays = read if isinstance(read, list) else [read]
+    by_batch = "batch," if arrays[0].ndim == 4 else ""  # as transformers returns them
+    layout = layout or (f"{by_batch}head,query,key" if per_layer else "query,key,head")
+    arrays = [_ordered(array, layout, path) for array in arrays]
     if len({array.shape for array in arrays}) > 1:
         raise InputError(f"{path}: the layers have different shapes {sorted({a.shape for a in arrays})}")
     values = np.concatenate(arrays, axis=1) if per_layer else arrays[0]
@@ -214,7 +225,10 @@ def _ordered(array: Array, layout: str, path: Path) -> Array:
     if not {"query", "key", "head"} <= set(axes) or not set(axes) <= set(AXES) or len(set(axes)) < len(axes):
         raise InputError(f"layout {layout!r} must name query, key and head once each, and may name batch and layer")
     if array.ndim != len(axes):
-        raise InputError(f"{path} has shape {array.shape}, layout '{layout}' names {len(axes)} axes")
+        raise InputError(
+            f"{path} has shape {array.shape}, layout '{layout}' names {len(axes)} axes; name them in order: --layout "
+            "layer,head,query,key"
+        )
     for extra in ("layer", "batch"):
         if extra not in axes:
             array, axes = array[None], [extra, *axes]
@@ -298,6 +312,8 @@ def _batches_of(given: Any) -> list[dict[str, list[Array]]]:
     if isinstance(given, Mapping):
         found = {int(m[1]): given[key] for key in given if (m := _CACHE_KEY.search(str(key)))}
         if not found:
+            if any(name in given for name in _BLOCKS):
+                raise InputError(_NONE)
             raise InputError(
                 f"no attention in a mapping with keys {', '.join(map(str, list(given)[:4]))}; keys like "
                 "'blocks.3.attn.hook_pattern' are understood"
@@ -306,13 +322,10 @@ def _batches_of(given: Any) -> list[dict[str, list[Array]]]:
     if _is_array(given):
         array = _numpy(given)
         return _split({"heads": list(array) if array.ndim > 3 else [array]})
-    if not isinstance(given, Sequence) or isinstance(given, str) or not given:
+    if given is None or (isinstance(given, (list, tuple)) and all(layer is None for layer in given)):
+        raise InputError(_NONE)
+    if not isinstance(given, Sequence) or isinstance(given, str):
         raise InputError(f"attention comes as arrays, one per layer, not as a {type(given).__name__}")
-    if all(layer is None for layer in given):
-        raise InputError(
-            "the attentions are None: the model computed them fused; load it with attn_implementation='eager', or give "
-            "the model itself to hs.capture"
-        )
     if all(_is_array(layer) for layer in given):
         return _split({"heads": list(given)})
     batches = [batch for one in given for batch in _batches_of(one)]

@@ -163,8 +163,9 @@ class Result(ABC):
         return []
 
     def headline(self) -> str:
-        """What was found, in one line: by default how its first finding opens."""
-        found = next((finding.text for finding in self.findings()), "nothing that could be told")
+        """What was found, in one line: by default how its first finding with a verdict opens, or else its first."""
+        findings = sorted(self.findings(), key=lambda finding: finding.judgement is None)
+        found = findings[0].text if findings else "nothing that could be told"
         opening = found.split(": ")[0].split(". ")[0].rstrip(".")
         return opening if len(opening) <= LINE else opening[: LINE - 1] + "…"
 

@@ -36,7 +36,7 @@ ROLES = {
     "first": "attends to the first token (attention sink)",
     "self": "attends to its own position",
     "next": "attends to the next token",
-    "punctuation": "attends to punctuation and separators",
+    "punctuation": "attends to punctuation and separators after the first token",
     "local": "attends within a window of a few tokens",
     "uniform": "spreads its attention evenly",
 }
@@ -149,7 +149,9 @@ def _patterns(X: AttentionTensor) -> dict[str, Pattern]:
     same = (queries[:, None] == keys[None, :]) & (offset != 0) if named else nothing
     followed = nothing.copy()
     followed[:, 1:] = (same & (offset > 0))[:, :-1]  # the key after an earlier occurrence
-    separators = np.array([_is_separator(token) for token in X.key_tokens]) & named
+    separators = (
+        np.array([_is_separator(token) for token in X.key_tokens]) & named & (np.arange(n_key) > 0)
+    )  # [CLS] is a sink
     later = np.broadcast_to(np.arange(n_query)[:, None] > 0, nothing.shape)
     return {
         "induction": followed & (offset > 0),

@@ -82,6 +82,11 @@ class Run:
     @classmethod
     def open(cls, path: str | Path) -> Run:
         """Open an existing run; says clearly when the directory is not one, or is from another format."""
+        if not isinstance(path, (str, Path)):
+            raise InputError(
+                f"give a run, its path or a capture, not a {type(path).__name__}; attention in memory becomes a capture by "
+                "hs.from_attentions"
+            )
         path = Path(path)
         if not path.exists():
             raise InputError(f"no run at {path}; make one with `headscape capture` or list them with `headscape runs`")

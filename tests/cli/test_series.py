@@ -6,7 +6,7 @@ import pytest
 import torch
 
 import headscape as hs
-from commands import headscape, one_line_error
+from commands import closing, headscape, one_line_error
 from tiny import attention
 from zoo import make
 
@@ -26,6 +26,7 @@ def test_a_folder_of_runs_becomes_tables_and_a_page_with_a_slider(runs):
     done = headscape("series", runs / "runs", "--quiet", cwd=runs)
     assert done.returncode == 0, done.stderr
     assert "by step" in done.stdout and "heads end without one" in done.stdout
+    assert closing(done.stdout)[1] == str(runs / "runs" / "series.html")
     page = (runs / "runs" / "series.html").read_text()
     assert '"sliders"' in page and "step 20" in page and "This picture is missing" not in page
     found = json.loads(headscape("series", runs / "runs", "--json", "--quiet", cwd=runs).stdout)

@@ -5,6 +5,7 @@ import pytest
 from rich.console import Console
 
 import headscape as hs
+from commands import closing
 from headscape.cli import shared
 from headscape.cli.shared import Bars, finish
 from headscape.studies.work.how import Work
@@ -35,19 +36,19 @@ def test_a_command_ends_with_what_was_found_where_to_look_and_what_next(tmp_path
     maps[0, 0] = np.eye(6, k=-1) + np.eye(6) * (np.arange(6) == 0)
     hs.from_attentions(list(maps), tokens=list("abcabc"), out=tmp_path / "run")
     result = hs.organize(tmp_path / "run")
-    finish(result, as_json=False, at="RUN")
-    found, look, then = capsys.readouterr().out.splitlines()[-3:]
-    assert found.startswith("found  ") and "1 previous token (0.0)" in found
-    assert look == "look   headscape report RUN --open"
-    assert then.startswith("next   headscape heads RUN --role induction")
-    (tmp_path / "run" / "report.html").write_text("")
-    finish([result, result], as_json=False, at=tmp_path / "run", brief=True)
-    lines = capsys.readouterr().out.splitlines()
+    finish(result, as_json=False, at=tmp_path / "run")
+    found, look, then = closing(capsys.readouterr().out)
+    assert "1 previous token (0.0)" in found
+    assert look == f"headscape report {tmp_path / 'run'} --open"
     assert (
-        len(lines) == 3
-        and lines[0].startswith("found  heads: ")
-        and lines[1] == f"look   {tmp_path / 'run' / 'report.html'}"
-    )
+        then == f"headscape heads {tmp_path / 'run'} --role previous"
+    )  # a role it has; nothing to prune without a model
+    page = tmp_path / "run" / "report.html"
+    finish([result, result], as_json=False, at=tmp_path / "run", page=page, brief=True, beside=["own"], then="rest")
+    said = capsys.readouterr().out
+    assert len(said.splitlines()) == 4 and said.startswith("own\n")
+    found, look, then = closing(said)
+    assert found.startswith("heads: ") and (look, then) == (str(page), "rest")
 
 
 @pytest.mark.parametrize(

@@ -52,18 +52,24 @@ def test_a_page_of_a_capture_in_memory_and_of_results(captured, tmp_path):
     alone = hs.report(result, tmp_path / "alone.html").read_text(encoding="utf-8")
     assert 'id="grid"' in alone and "maps-0-0" not in alone
     assert 'srcdoc="' in result._repr_html_()
-    with pytest.raises(hs.InputError, match="holds something else"):
+    with pytest.raises(hs.InputError, match="a page is made of a run, a capture or results"):
         hs.report([captured], tmp_path / "x.html")
 
 
-def test_a_run_has_its_page_and_python_writes_the_files_of_the_command(captured, tmp_path):
+@pytest.mark.parametrize("n_blocks", [1, 3])
+def test_a_run_has_its_page_and_python_writes_the_files_of_the_command(n_blocks, tmp_path):
     from typer.testing import CliRunner
 
     from headscape.cli import app
 
+    maps = list(attention(shape=(2, 3, 5, 5)))
+    given = {f"{name}_attentions": maps for name in ("encoder", "decoder", "cross")} if n_blocks == 3 else maps
     for name in ("python", "command"):
-        hs.from_attentions(list(attention(shape=(2, 3, 5, 5))), tokens=TOKENS, out=tmp_path / name)
-    hs.organize(tmp_path / "python")
+        hs.from_attentions(given, out=tmp_path / name)
+    found = hs.organize(tmp_path / "python")
+    if n_blocks == 3:
+        assert [result.block for result in found] == ["encoder", "decoder", "decoder.cross"]
+        assert len(hs.find_heads(found, "first", None)) == 3 * 6
     assert CliRunner().invoke(app, ["organize", str(tmp_path / "command"), "-q"]).exit_code == 0
     files = {
         name: {

@@ -48,7 +48,7 @@ def repeated_sequence_scores(
     """
     beside = model.task in ("seq2seq-lm", "module") or model.images is not None
     if beside or model.tokenizer is None or not model.causal:
-        raise InputError(f"induction is a matter of decoders of text; {model.source} is none")
+        raise InputError(f"induction needs a decoder that reads text, and {model.source} is not one")
     prefix = list(model.prefix)
     if model.max_tokens is not None:
         length = min(length, (model.max_tokens - len(prefix)) // 2)

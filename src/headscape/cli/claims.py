@@ -68,6 +68,5 @@ def claims(
     write_table(place / "claims.csv", result.claims)
     write_json(place / "claims.json", result.to_json())
     page = write_claims_page(result, place / "claims.html")
-    finish(result, asked.as_json)
-    if not asked.as_json:
-        open_page(page, show)
+    finish(result, asked.as_json, at=place, page=page)
+    open_page(page, show, say=False)

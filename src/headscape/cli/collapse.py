@@ -125,7 +125,7 @@ def _table1(to: Path, table: Table1, alpha_hidden: float, asked: Loading) -> Non
     options: dict[str, Any] = {"seeds": table.seeds, "depth": table.depth, "alpha_hidden": alpha_hidden}
     with asked.working("networks") as how:
         found = run_table1(to, random_state=asked.seed, **options, **how)
-    finish(found, asked.as_json)
+    finish(found, asked.as_json, at=to)
 
 
 def _trained(source: str, trained: Trained, batches: int, asked: Loading) -> None:

@@ -20,6 +20,7 @@ def compare(
     to: Annotated[Path, typer.Option("--out", help="Folder for the result and its page; resumed when it exists.")] = (
         Path("runs/compare")
     ),
+    block: o.Block = None,
     draws: Annotated[
         int,
         typer.Option(
@@ -36,8 +37,7 @@ def compare(
     from headscape.studies.compare import compare as run_compare
 
     with asked.working("comparing") as how:
-        result = run_compare(runs, out=to, draws=draws, random_state=asked.seed, **how)
+        result = run_compare(runs, out=to, block=block, draws=draws, random_state=asked.seed, **how)
     page = write_compare_page(result, runs, to / "report.html")
-    finish(result, asked.as_json)
-    if not asked.as_json:
-        open_page(page, show)
+    finish(result, asked.as_json, at=to, page=page)
+    open_page(page, show, say=False)

@@ -74,7 +74,6 @@ def organize(
     asked: Loading = Loading(),
 ) -> None:
     """Organize the heads of a run: trees, map, entropies and roles; what is stable, and what exceeds its null."""
-    from headscape.captures import open_capture
     from headscape.studies.organize import estimate_organize
     from headscape.studies.organize import organize as run_organize
 
@@ -82,11 +81,11 @@ def organize(
     changed = limits.options | {"n_iter": iterations}
     options: dict[str, Any] = {"block": block, "kind": kind, "questionnaire": _questionnaire(paper, changed)}
     if estimate:
-        found = estimate_organize(run, control=random_weights, jobs=asked.jobs, **options)
+        needed = estimate_organize(run, control=random_weights, jobs=asked.jobs, **options)
         if asked.as_json:
-            print_json(vars(found))
+            print_json(vars(needed))
         else:
-            print_table(f"Organizing {run} would take", ["what", "how much"], found.rows())
+            print_table(f"Organizing {run} would take", ["what", "how much"], needed.rows())
         return
     with asked.working("organizing") as how:
         common: dict[str, Any] = {
@@ -97,20 +96,8 @@ def organize(
             **how,
         }
         common["n_basis"] = 400 if paper else None
-        results = [
-            run_organize(run, model=use_model, **common | {"block": name, "heads": drawn})
-            for name, drawn in _drawn(heads, open_capture(run).chosen(block)).items()
-        ]
-    finish(results, asked.as_json, at=run)
-
-
-def _drawn(heads: str | None, blocks: list[str]) -> dict[str, list[str]]:
-    """The heads that were named, by block."""
-    named = listed(heads) or []
-    strange = [head for head in named if head.rsplit(".", 2)[0] not in blocks]
-    if strange:
-        raise InputError(f"--heads: no block of this run has a head {strange[0]!r}; blocks are {', '.join(blocks)}")
-    return {block: [head for head in named if head.rsplit(".", 2)[0] == block] for block in blocks}
+        found = run_organize(run, model=use_model, heads=listed(heads) or (), **common)
+    finish(found, asked.as_json, at=run)
 
 
 def _questionnaire(paper: bool, changes: dict[str, Any]) -> Questionnaire:
@@ -186,19 +173,17 @@ def analyze(
     }
     with asked.working("organizing") as how:
         loaded = asked.load(model)
-        captured = capture_to(loaded, source, target, asked, brief=True, keep=kept, **capture)
+        capture_to(loaded, source, target, asked, brief=True, keep=kept, **capture)
         from headscape.studies.change import compare_prompts
         from headscape.studies.organize import organize as run_organize
 
         common: dict[str, Any] = {"control": random_weights, "loader": asked.loader, "random_state": asked.seed, **how}
-        results: list[Result] = [
-            run_organize(target, model=loaded, block=name, heads=drawn, **common)
-            for name, drawn in _drawn(heads, captured.chosen(block)).items()
-        ]
+        found = run_organize(target, model=loaded, block=block, heads=listed(heads) or (), **common)
+        results: list[Result] = found if isinstance(found, list) else [found]
         if prompt and len(prompt) == 2 and "probs" in kept and pool is None:
             results.append(compare_prompts(target, **how))
     page = _report(target, None, "png", asked.quiet)
-    finish(results, asked.as_json, at=target, brief=True)
+    finish(results, asked.as_json, at=target, page=page, brief=True)
     open_page(page, show, say=False)
 
 

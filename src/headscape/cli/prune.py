@@ -10,7 +10,7 @@ import typer
 
 from headscape.cli import options as o
 from headscape.cli.records import Loading, command
-from headscape.cli.shared import finish, listed, out
+from headscape.cli.shared import finish, listed
 from headscape.errors import InputError
 
 
@@ -126,10 +126,12 @@ def prune(
     export = None
     if to is not None and result.proposal:
         export = str(result.export(to, kind, numbers=numbers, timed=3))  # type: ignore[arg-type]
-    finish(result, asked.as_json, at=run, export=export)
-    if not asked.as_json and result.proposal:
-        removed = f"removed: {' '.join(str(head) for head in result.proposal)}"
-        out.print(removed if export is None else f"{removed}\n{export}", highlight=False, markup=False)
+    heads_line = f"{'removed' if export else 'heads to remove'}: {' '.join(map(str, result.proposal)) or 'none'}"
+    beside, then = [heads_line], None
+    if export is not None:
+        beside.append(export)
+        then = f"the landscape of what is left: headscape analyze {to}"
+    finish(result, asked.as_json, at=run, beside=beside, then=then, export=export)
 
 
 def budget_of(text: str) -> float | dict[str, float]:

@@ -56,6 +56,5 @@ def series(
         result = run_series(runs, out=to, block=block, random_state=asked.seed, **how)
     home = to or folders[0]
     page = write_series_page(result, home.resolve().name, home / "series.html")
-    finish(result, asked.as_json)
-    if not asked.as_json:
-        open_page(page, show)
+    finish(result, asked.as_json, at=home, page=page)
+    open_page(page, show, say=False)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -109,21 +110,33 @@ def print_facts(title: str, facts: Mapping[str, Any], as_json: bool, shown: Mapp
 
 
 NEXT = {  # what a reader may want after a study
-    "organize": "headscape heads {run} --role induction, or which heads can go: headscape prune {run}",
     "prune": "headscape prune {run} --out FOLDER writes the smaller model",
     "softmax": "do its weights look random? headscape spectra {run}",
     "spectra": "how far do Gaussians predict its scores? headscape gaussian {run}",
     "gaussian": "do tokens become alike along depth? headscape collapse {run}",
+    "claims": "the figures behind them: headscape report {run} --open",
+    "compare": "who is who in each of them? headscape heads RUN",
+    "series": "the heads of one checkpoint by role: headscape heads RUN",
+    "train": "do its tokens become alike along depth? headscape collapse {run}",
+    "table1": "the same of a trained network: headscape collapse MODEL",
 }
 
 
 def finish(
-    found: Result | Sequence[Result], as_json: bool, at: Path | str | None = None, brief: bool = False, **more: Any
+    found: Result | Sequence[Result],
+    as_json: bool,
+    at: Path | str,
+    page: Path | None = None,
+    brief: bool = False,
+    beside: Sequence[str] = (),
+    then: str | None = None,
+    **more: Any,
 ) -> None:
     """The end of a command: its short tables and findings, or all of it as JSON with `more` facts beside it.
 
     Of several results (the blocks of an encoder-decoder) each has its heading, or its place in the JSON, by its block.
-    With a run (`at`) three lines close it: what was found, where to look, what to do next; `brief` has nothing else.
+    Three lines close it: what was found, where to look (the page, or how to make that of the run `at`), what to do next;
+    `brief` has nothing else. `beside` are lines of the command's own above them, `then` what to do next in its stead.
     """
     results = found if isinstance(found, Sequence) else [found]
     if as_json:
@@ -142,16 +155,24 @@ def finish(
         known = [claim(finding.claim) for finding in findings if finding.citation is not None and finding.claim]
         for source in dict.fromkeys(one.source for one in known):
             out.print(f"Claims tested: {source}.", style="dim")
-    if at is not None:
-        page = Path(at) / "report.html"
-        lines = [
-            f"{f'{b}: ' if len(results) > 1 and (b := getattr(r, 'block', '')) else ''}{r.headline()}" for r in results
-        ]
-        out.print(f"found  {'; '.join(lines)}", soft_wrap=True)
-        made = page.is_file() and brief
-        out.print(f"look   {page.resolve()}" if made else f"look   headscape report {at} --open", soft_wrap=True)
-        step = NEXT.get(results[0].study, "headscape heads {run}")
-        out.print(f"next   {step.format(run=at)}", soft_wrap=True)
+    lines = [
+        f"{f'{b}: ' if len(results) > 1 and (b := getattr(r, 'block', '')) else ''}{r.headline()}" for r in results
+    ]
+    look = f"headscape report {at} --open" if page is None else page.resolve()
+    for line in (*beside, f"found  {'; '.join(lines)}", f"look   {look}", f"next   {then or _next(results[0], at)}"):
+        out.print(line, soft_wrap=True)
+
+
+def _next(result: Result, run: Path | str) -> str:
+    """What to do after a study; after organizing, what there are heads for."""
+    if not isinstance(roles := getattr(result, "by_role", None), dict):
+        return NEXT.get(result.study, "headscape heads {run}").format(run=run)
+    from headscape.roles import find_role
+    from headscape.runs import Run
+
+    first = f" --role {shlex.quote(find_role(next(iter(roles))))}" if roles else ""
+    prune = f", or which can be removed: headscape prune {run}" if Run.open(run).model_source else ""
+    return f"headscape heads {run}{first}{prune}"
 
 
 def print_frame(title: str, frame: pd.DataFrame) -> None:

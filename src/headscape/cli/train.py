@@ -147,7 +147,7 @@ def train(
     options |= {"tokenizer_name": tokenizer or "bytes", "sizes": sizes.given, "random_state": asked.seed}
     with asked.working("training") as how:
         result = run_train(network, folder, **options, **how)
-    finish(result, asked.as_json)
+    finish(result, asked.as_json, at=folder)
 
 
 def _numbers(text: str, what: str) -> list[float]:

@@ -45,7 +45,9 @@ def report(source: Run | Capture | Result | Sequence[Result] | str | Path, out: 
     if isinstance(source, Result) or (isinstance(source, Sequence) and not isinstance(source, str)):
         results = [source] if isinstance(source, Result) else list(source)
         if not results or not all(isinstance(one, Result) for one in results):
-            raise InputError("a page is made of a run, a capture or results; this list holds something else")
+            raise InputError(
+                "a page is made of a run, a capture or results; attention in memory becomes a capture by hs.from_attentions"
+            )
         names = " and ".join(dict.fromkeys(one.title for one in results))
         return Page(names, [], gather(results), {}).write(Path(out or "report.html"))
     if isinstance(source, Capture) and source.run is None:
@@ -54,8 +56,8 @@ def report(source: Run | Capture | Result | Sequence[Result] | str | Path, out: 
         with tempfile.TemporaryDirectory(prefix="headscape-") as scratch:
             run = write_capture(source, Path(scratch) / "attention in memory").run
             assert run is not None
-            found = [organize(run, block=block, model=None) for block in source.blocks]
-            return write_report(run, found, Path(out or "report.html"))
+            found = organize(run, model=None)
+            return write_report(run, found if isinstance(found, list) else [found], Path(out or "report.html"))
     run = source.run if isinstance(source, Capture) else source if isinstance(source, Run) else Run.open(source)
     assert run is not None
     return write_report(run, load_results(run), None if out is None else Path(out))

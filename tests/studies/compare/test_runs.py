@@ -7,6 +7,7 @@ import shutil
 import numpy as np
 import pytest
 
+import fakes as blockwise
 import headscape as hs
 from headscape.studies.compare.runs import DEPTHS, RANKS, depth_profile, energy_curve, read_runs
 from headscape.tree import PartitionTree
@@ -99,3 +100,25 @@ def test_networks_that_share_a_name_are_told_by_their_runs(runs, tmp_path):
         "net-one (one)",
         "net-one (twin)",
     ]
+
+
+def test_runs_with_several_blocks_are_compared_by_the_one_they_share_or_the_one_named(tmp_path):
+    values = {
+        name: attention_of(net, net, n_batch=4) for net, name in enumerate(("encoder", "decoder", "extra"), start=1)
+    }
+    of = {"both": ("encoder", "decoder"), "twin": ("encoder", "decoder"), "few": ("decoder", "extra")}
+    for n, (run, blocks) in enumerate(of.items()):
+        shifted = {block: np.roll(values[block], n, axis=0) for block in blocks}
+        blockwise.make_run(tmp_path / run, None, mask="full", blocks=shifted, source=run)
+        hs.organize(tmp_path / run, model=None, questionnaire=hs.Questionnaire(n_iter=1))
+    both, twin, few = (tmp_path / name for name in ("both", "twin", "few"))
+    assert [run.facts["block"] for run in read_runs([both, few])] == ["decoder", "decoder"]
+    assert [run.facts["block"] for run in read_runs([both, twin], "encoder")] == ["encoder", "encoder"]
+    with pytest.raises(
+        hs.InputError, match="both has encoder, decoder; twin has encoder, decoder: name one with --block"
+    ):
+        read_runs([both, twin])
+    with pytest.raises(hs.InputError, match="no block 'encoder' of few was organized; there are decoder, extra"):
+        read_runs([both, few], "encoder")
+    result = hs.compare([both, few], draws=20)
+    assert set(result.runs["block"]) == {"decoder"}

@@ -5,6 +5,7 @@ from importlib import import_module
 
 from typer.testing import CliRunner
 
+from commands import closing
 from headscape.cli.shared import app
 from headscape.errors import InputError
 
@@ -18,6 +19,8 @@ def test_the_command(text, tmp_path):
     shown = runner.invoke(app, command)
     assert shown.exit_code == 0, shown.output
     assert "Kinds of attention, trained alike" in shown.output and "scaled skip" in shown.output
+    _, look, then = closing(shown.output)
+    assert look == f"headscape report {tmp_path / 'run'} --open" and f"headscape collapse {tmp_path / 'run'}" in then
     again = runner.invoke(app, [*command, "--json"])
     assert set(json.loads(again.stdout)) == {"findings", "arms", "trials", "baselines"}
     assert {row["arm"] for row in json.loads(again.stdout)["arms"]} == {

@@ -17,7 +17,7 @@ from headscape.geometry.affinity import median_distance
 from headscape.runs import Run
 from headscape.storage import read_arrays
 from headscape.studies.organize import ENTROPIES, OrganizeResult, batch_files
-from headscape.studies.work.folder import kept_studies, newest
+from headscape.studies.work.folder import Kept, kept_studies, newest_by_block
 
 __all__ = ["DEPTHS", "FEWEST", "RANKS", "UNIT_FREE", "OrganizedRun", "depth_profile", "energy_curve", "read_runs"]
 
@@ -56,8 +56,10 @@ class OrganizedRun:
     shuffled: Mapping[str, FloatArray]
 
 
-def read_runs(paths: Sequence[str | Path]) -> list[OrganizedRun]:
+def read_runs(paths: Sequence[str | Path], block: str | None = None) -> list[OrganizedRun]:
     """Read the organize study of every run, name runs and networks, and refuse what cannot be compared.
+
+    Of runs with several blocks it is that of the block named, or of the only one that all runs have.
 
     Raises
     ------
@@ -74,7 +76,8 @@ def read_runs(paths: Sequence[str | Path]) -> list[OrganizedRun]:
     short = [place.name for place in places]
     long = [f"{place.parent.name}/{place.name}" for place in places]
     names = [one if short.count(one) == 1 else other for one, other in zip(short, long, strict=True)]
-    found = [_read(Path(path), name) for path, name in zip(paths, names, strict=True)]
+    kept = _of_one_block([_organized_blocks(Path(path)) for path in paths], names, block)
+    found = [_read(Path(path), name, own) for path, name, own in zip(paths, names, kept, strict=True)]
     for i, other in enumerate(found):
         for first in found[:i]:
             if first.digest == other.digest:
@@ -83,12 +86,35 @@ def read_runs(paths: Sequence[str | Path]) -> list[OrganizedRun]:
     return _named(found)
 
 
-def _read(path: Path, name: str) -> OrganizedRun:
+def _organized_blocks(path: Path) -> dict[str, Kept]:
+    """The newest organize study of every block of a run."""
     run = Run.open(path)
-    kept = newest(run, OrganizeResult.study)
-    if kept is None:
+    found = {str(kept.facts["settings"]["block"]): kept for kept in newest_by_block(run, OrganizeResult.study)}
+    if not found:
         state = "is organized only in part" if kept_studies(run, OrganizeResult.study) else "has not been organized"
         raise InputError(f"{path} {state}; run `headscape organize {path}` first")
+    for kept in found.values():
+        kept.check(run)
+    return found
+
+
+def _of_one_block(runs: Sequence[Mapping[str, Kept]], names: Sequence[str], block: str | None) -> list[Kept]:
+    """The study of each run to compare; runs with one block each may differ in its name."""
+    if block is None and all(len(blocks) == 1 for blocks in runs):
+        return [next(iter(blocks.values())) for blocks in runs]
+    common = [one for one in runs[0] if all(one in blocks for blocks in runs)] if block is None else [block]
+    if len(common) != 1:
+        listed = "; ".join(f"{name} has {', '.join(blocks)}" for name, blocks in zip(names, runs, strict=True))
+        way_out = "name one with --block" if common else "they have none in common"
+        raise InputError(f"networks are compared by one block, and {listed}: {way_out}")
+    for name, blocks in zip(names, runs, strict=True):
+        if common[0] not in blocks:
+            raise InputError(f"no block {common[0]!r} of {name} was organized; there are {', '.join(blocks)}")
+    return [blocks[common[0]] for blocks in runs]
+
+
+def _read(path: Path, name: str, kept: Kept) -> OrganizedRun:
+    run = Run.open(path)
     result = OrganizeResult.load(kept.path)
     files = batch_files(kept)
     missing = [file for file in files if not file.exists()]

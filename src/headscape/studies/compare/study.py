@@ -41,6 +41,7 @@ def compare(
     runs: Sequence[str | Path],
     *,
     out: str | Path | None = None,
+    block: str | None = None,
     draws: int = 100,
     random_state: int = 0,
     **how: Unpack[How],
@@ -57,6 +58,8 @@ def compare(
         Two or more run directories with the organize study in them, of equally many tokens.
     out
         Where the comparison is kept (OUT/compare) and resumed. Nothing is kept without it.
+    block
+        Which block of runs with several; by default the only one that all runs have.
     draws
         At most this many distances per pair of runs, those between sqrt(draws) groups of batches of each.
     random_state
@@ -76,7 +79,7 @@ def compare(
     integer("draws", draws, low=FEWEST_DRAWS)
     check_seed(random_state)
     home = None if out is None else _checked(Path(out))
-    found = read_runs(runs)
+    found = read_runs(runs, block)
     for path in runs:
         if gap := Run.open(path).gap:
             work.say(gap)
@@ -85,7 +88,7 @@ def compare(
     groups = groups_of(n_batches, n_groups)
     facts = {"runs": [run.name for run in found], "groups": groups.tolist(), "seed": random_state}
     inputs = {run.name: run.digest for run in found}
-    shared = (tuple(Path(path).resolve() for path in runs), tuple(inputs.values()))
+    shared = (tuple(Path(path).resolve() for path in runs), tuple(inputs.values()), block)
     # the runs are only read, and units check them; the folder itself may not be there yet
     above = None if home is None else next(folder for folder in (home, *home.parents) if folder.exists())
     with work.started(above), study_folder(home, CompareResult.study, facts, inputs, work) as folder:
@@ -94,7 +97,7 @@ def compare(
             path = folder.unit("pair", found[i].digest, found[j].digest, facts["groups"], random_state)
             units[f"{found[i].name} and {found[j].name}"] = (path, *shared, (i, j), groups, random_state)
         run_units(_unit, units, work, work.stage("comparing", len(units)))
-        result = _summarize(found, {unit[3]: read_arrays(unit[0])[0] for unit in units.values()}, facts)
+        result = _summarize(found, {unit[4]: read_arrays(unit[0])[0] for unit in units.values()}, facts)
         folder.save(result)
     return result
 
@@ -129,9 +132,9 @@ def _checked(out: Path) -> Path:
 
 
 @lru_cache(maxsize=1)
-def _read_once(paths: tuple[Path, ...], digests: tuple[str, ...]) -> list[OrganizedRun]:
+def _read_once(paths: tuple[Path, ...], digests: tuple[str, ...], block: str | None) -> list[OrganizedRun]:
     """The runs again, in whatever process a unit is run: checked to be those the comparison was started with."""
-    found = read_runs(paths)
+    found = read_runs(paths, block)
     for run, path, was in zip(found, paths, digests, strict=True):
         if run.digest != was:
             raise InputError(f"{path} is not the same here as where the comparison was started")
@@ -153,10 +156,16 @@ def _side(run: OrganizedRun, groups: IntArray, heads: IntArray | None = None) ->
 
 
 def _unit(
-    path: Path, paths: tuple[Path, ...], digests: tuple[str, ...], pair: tuple[int, int], groups: IntArray, seed: int
+    path: Path,
+    paths: tuple[Path, ...],
+    digests: tuple[str, ...],
+    block: str | None,
+    pair: tuple[int, int],
+    groups: IntArray,
+    seed: int,
 ) -> None:
     """Measure every group of one run against every group of another, and write it; of one run, different groups."""
-    a, b = (_read_once(paths, digests)[k] for k in pair)
+    a, b = (_read_once(paths, digests, block)[k] for k in pair)
     n = len(groups)
     with one_blas_thread():  # sums must not depend on the number of threads
         one, two = _side(a, groups), _side(b, groups)

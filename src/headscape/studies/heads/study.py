@@ -24,7 +24,7 @@ __all__ = ["find_heads"]
 
 
 def find_heads(
-    source: Run | Capture | AttentionTensor | OrganizeResult | str | Path,
+    source: Run | Capture | AttentionTensor | OrganizeResult | list[OrganizeResult] | str | Path,
     role: str | RoleFunction = "induction",
     top: int | None = 10,
     *,
@@ -37,7 +37,7 @@ def find_heads(
     ----------
     source
         A run (its newest organized result is used, which may have seen the model), a capture, one attention tensor, or
-        the result itself.
+        what `organize` returned.
     role
         One of `headscape.roles.ROLES` (induction, previous token, duplicate token, first token or sink, self, next
         token, punctuation or separator, local window, uniform); or a function of maps (n_query, n_key, n_head) and key
@@ -104,6 +104,8 @@ def _results_of(source: Any) -> list[OrganizeResult]:
     """The organized results of a source, one per block, that know roles."""
     if isinstance(source, OrganizeResult):
         return [source]
+    if isinstance(source, list) and all(isinstance(one, OrganizeResult) for one in source):
+        return source  # the blocks of an encoder-decoder
     if isinstance(source, (Capture, AttentionTensor)):
         return []
     run = source if isinstance(source, Run) else Run.open(source)

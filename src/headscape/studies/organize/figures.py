@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from headscape.geometry.diffusion import markov_spectrum
+from headscape.geometry.distances import THICK, pairs_of
 from headscape.intervals import mean_interval
 from headscape.results import Captions, FigureSpec
 from headscape.studies.organize.result import DECAY_RANKS, ENTROPIES
@@ -19,13 +21,14 @@ __all__ = ["figures"]
 captions = Captions(__name__)
 
 _LEFT_OUT = "Coefficients that are constant over keys are left out: rows sum to 1, which makes them 0."
+N_EIGENVALUES = 20
 N_FUNCTIONS = 500  # basis functions drawn; finer ones differ in single heads
 
 
 def figures(r: OrganizeResult) -> list[FigureSpec]:
     """All figures, in the order in which a reader should meet them."""
     found = [_map(r), _matrix(r), _tree(r), _grid(), _organized(r), _entropies(r), _decay(r), _basis(r)]
-    found += [_network_decay(r), _energy_figure(r)]
+    found += [_network_decay(r), _energy_figure(r), *_landscape(r)]
     return [*found, *_tables(r)]
 
 
@@ -153,3 +156,31 @@ def _energy_figure(r: OrganizeResult) -> FigureSpec:
             "high": [i.high for i in intervals],
         },
     )
+
+
+def _landscape(r: OrganizeResult) -> list[FigureSpec]:
+    """What the map shows as a whole: its coordinates, depth, clusters; and how the fits went."""
+    found = []
+    if len(r.heads) > 2:
+        values = np.abs(markov_spectrum(r.affinity, min(N_EIGENVALUES, len(r.heads) - 1)).values)
+        line = {"name": "eigenvalue", "x": np.arange(1, len(values) + 1), "y": values}
+        found.append(captions.figure("spectrum", {"series": [line]}, n=len(values)))
+    if r.depth is not None:
+        layers = r.heads["layer"].to_numpy()
+        apart, distance = pairs_of(np.abs(layers[:, None] - layers)), pairs_of(r.distances)
+        steps = np.unique(apart)
+        means = [mean_interval(distance[apart == step]) for step in steps]
+        line = {"name": "pairs of heads", "x": steps, "y": [m.value for m in means]}
+        same = {"name": "all pairs", "x": steps[[0, -1]], "y": [distance.mean()] * 2, "dash": "dash"}
+        found.append(captions.figure("depth", {"series": [line, same]}))
+    if r.dip is not None:
+        turn = np.linspace(0, np.pi, len(r.heads), endpoint=False)
+        ring = pairs_of(np.hypot(np.sin(turn[:, None] - turn), THICK))
+        own = pairs_of(r.distances)
+        groups = [{"name": name, "values": x / np.median(x)} for name, x in (("heads", own), ("a ring", ring))]
+        found.append(captions.figure("distances", {"groups": groups}))
+    if r.convergence is not None and r.convergence.shape[1] > 1:
+        steps = np.arange(1, r.convergence.shape[1] + 1)
+        lines = [{"name": f"batch {i}", "x": steps, "y": row} for i, row in enumerate(r.convergence)]
+        found.append(captions.figure("convergence", {"series": lines}))
+    return found

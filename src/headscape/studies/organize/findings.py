@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from headscape.intervals import another
+import numpy as np
+
+from headscape.geometry.diffusion import markov_spectrum
+from headscape.intervals import another, mean_interval, of_draws
 from headscape.results import Finding
 from headscape.roles import MIXED, role_name
 from headscape.studies.organize.stability import mean_of_pairs
@@ -24,7 +27,7 @@ def findings(r: OrganizeResult) -> list[Finding]:
     """All findings, in the order in which a reader should meet them."""
     found = _roles(r) + _scores(r)
     found += [_stability(r, "l1_top"), _stability(r, "l1_all")] if r.n_batches > 1 else [_one_batch()]
-    return [*found, _energy(r), *_random_weights(r)]
+    return [*found, _energy(r), *_random_weights(r), *_depth(r), *_clustered(r)]
 
 
 def _roles(r: OrganizeResult) -> list[Finding]:
@@ -41,7 +44,7 @@ def _roles(r: OrganizeResult) -> list[Finding]:
         best = min(r.folder_roles, key=lambda folder: folder.p)
         text = (
             f"The head tree groups heads of a kind: in {len(r.folder_roles)} clusters a role is over-represented. The "
-            f"clearest has {best.size} heads and {best.count} of the {int(counts[best.role])} '{best.role}' heads "
+            f"clearest has {best.size} heads, among them {best.count} of the {int(counts[best.role])} '{best.role}' heads "
             f"(hypergeometric p = {best.p:.1g}, uncorrected for the number of clusters)."
         )
         found.append(Finding(text, "head-tree"))
@@ -115,3 +118,30 @@ def _random_weights(r: OrganizeResult) -> list[Finding]:
         f"of random weights on the same inputs {random.value:.3g} times ({random.n} draws)."
     )
     return [on_claim("organize.learnt", verdict, rest, "energy")]
+
+
+def _depth(r: OrganizeResult) -> list[Finding]:
+    if r.depth is None or r.depth_permuted is None:
+        return []
+    chance = of_draws(float(np.median(r.depth_permuted)), r.depth_permuted, len(r.depth_permuted))
+    own = mean_interval(r.depth)
+    verdict = judge(own, above=chance, control="permuted heads")
+    rest = (
+        f": the distance of two heads goes with that of their layers (Mantel's rank correlation {own}; the largest of "
+        f"{len(r.depth_permuted)} permutations of the heads has {r.depth_permuted.max():.2f})."
+    )
+    return [on_claim("organize.depth", verdict, rest, "depth")]
+
+
+def _clustered(r: OrganizeResult) -> list[Finding]:
+    if r.dip is None or r.dip_ring is None:
+        return []
+    ring, own = of_draws(float(np.median(r.dip_ring)), r.dip_ring, len(r.dip_ring)), mean_interval(r.dip)
+    verdict = judge(own, above=ring, control="as many points on a ring, a continuous shape")
+    values = np.abs(markov_spectrum(r.affinity, min(6, len(r.heads) - 1)).values)
+    rest = (
+        f". The distances between heads have a dip of {own} (Hartigan's: 0 for one mode, 1/4 for two sharp ones), points on "
+        f"a ring {ring.value:.2g} at the median. The leading eigenvalues of the diffusion are "
+        f"{', '.join(f'{value:.2f}' for value in values)}."
+    )
+    return [on_claim("organize.clustered", verdict, rest, "distances")]

@@ -56,7 +56,10 @@ class OrganizeResult(Result):
     in the order of `ENTROPIES`; network likewise (n_batch, 5). energy holds, for every batch, the share of the energy
     in the largest 1 % of the tri-Haar coefficients: organized, and in the natural order. The mean (DC) coefficient,
     which the rows' sums fix, is left out. Batch i of the control_* arrays was given to draw i mod settings["draws"] of
-    random weights. maps holds heads of the first batch with the orders of their own 2-D organization.
+    random weights. convergence (n_batch, n_iteration) is the l1 norm of the coefficients over that of permuted leaves,
+    NaN where a fit ended earlier. depth (n_batch,) is the Mantel correlation of the distances of heads with those of
+    their layers, depth_permuted (n_draw,) that of permuted heads; dip (n_batch,) is Hartigan's of the distances, and
+    dip_ring (n_draw,) that of a ring. maps holds heads of the first batch with the orders of their own 2-D organization.
     """
 
     study: ClassVar[str] = "organize"
@@ -89,6 +92,11 @@ class OrganizeResult(Result):
     maps: Mapping[str, Mapping[str, Array]]
     tokens: Mapping[str, Sequence[str]]
     settings: Mapping[str, Any]
+    convergence: Array | None = None
+    depth: Array | None = None
+    depth_permuted: Array | None = None
+    dip: Array | None = None
+    dip_ring: Array | None = None
 
     @property
     def n_batches(self) -> int:
@@ -167,7 +175,7 @@ class OrganizeResult(Result):
                 spread = difference[:, i].std(ddof=1) if self.n_batches > 1 else np.nan
                 rows.append(
                     {
-                        "end": end,
+                        "ranked": end,
                         "place": place,
                         "(layer, head)": self.name(int(i)),
                         "count": f"{counts[i]}/{self.n_batches}",

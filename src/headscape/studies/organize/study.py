@@ -20,6 +20,7 @@ from headscape.captures import Batch, Capture, open_capture
 from headscape.checks import seed as check_seed
 from headscape.errors import InputError
 from headscape.geometry.consensus import consensus_of
+from headscape.geometry.distances import dip, mantel, mantel_permuted, pairs_of, ring_dips
 from headscape.geometry.matrix import organize_matrix
 from headscape.geometry.questionnaire import Questionnaire
 from headscape.roles import PROBED, BatchRoles, assign_roles, batch_roles, positional, role_name, role_table
@@ -48,6 +49,9 @@ SHOWN_AGAIN = 4
 """Inputs that are shown to the model again for the parts of its scores."""
 PAPER_COEFFICIENTS, LEAST_BASIS = 256**2, 16
 """Coefficients of a head in the paper, of which l1_top takes 400, and the fewest that it takes."""
+FEWEST_HEADS = 8
+"""Heads without which their distances say nothing as a whole."""
+PERMUTATIONS, RINGS = 300, 60
 DRAWS = 5
 """Draws of random weights at most; the batches are dealt out to them."""
 Arrays = Mapping[str, npt.NDArray[Any]]
@@ -66,7 +70,7 @@ def organize(
     heads: Sequence[HeadId | str] = (),
     random_state: int = 0,
     **how: Unpack[How],
-) -> OrganizeResult:
+) -> OrganizeResult | Any:
     """Organize every batch of a capture; find the consensus of the heads, their stability, roles and entropies.
 
     Parameters
@@ -74,7 +78,8 @@ def organize(
     source
         A capture or a run directory; in a directory each batch is stored when done, and a killed study resumes.
     block, kind
-        Which block of the network, and "probs" or "scores"; by default the only one there is, probabilities first.
+        Which block of the network, and "probs" or "scores"; by default the only one there is, probabilities first. Of
+        several blocks (an encoder-decoder) and none named, each is organized, and a list of their results returned.
     questionnaire
         Its settings are used for every batch; the default ones otherwise.
     model
@@ -102,6 +107,10 @@ def organize(
     check_seed(random_state)
     work = Work.of(**how)
     captured = open_capture(source)
+    if block is None and len(captured.blocks) > 1:
+        same: dict[str, Any] = {"kind": kind, "questionnaire": questionnaire, "n_basis": n_basis, "loader": loader}
+        same |= {"model": model, "control": control, "random_state": random_state, **how}
+        return [organize(captured, block=b, heads=h, **same) for b, h in _by_block(heads, captured.blocks).items()]
     chosen = captured.block(block)
     chosen_kind = captured.kind(kind)
     settings = _settings(questionnaire or Questionnaire())
@@ -137,6 +146,15 @@ def organize(
         result = _summarize(captured, facts, settings, batches, controls, {**probes, **circuits})
         folder.save(result)
     return result
+
+
+def _by_block(heads: Sequence[HeadId | str], blocks: Sequence[str]) -> dict[str, list[HeadId]]:
+    """Heads that were named, by block."""
+    named = [head if isinstance(head, HeadId) else HeadId.parse(head) for head in heads]
+    for head in named:
+        if head.block not in blocks:
+            raise InputError(f"no block of this run has a head {str(head)!r}; blocks are {', '.join(blocks)}")
+    return {block: [head for head in named if head.block == block] for block in blocks}
 
 
 def tensor_shape(captured: Capture, block: str, kind: Kind) -> tuple[int, int, int]:
@@ -458,7 +476,26 @@ def _summarize(
         maps=_drawn(captured.tensor(0, facts["block"], facts["kind"]), shown, settings),
         tokens=dict(zip(("query", "key"), tokens, strict=True)),
         settings=dict(facts),
+        **_landscape(heads, agreed.distances, batches, facts["seed"]),
     )
+
+
+def _landscape(
+    heads: Sequence[HeadId], agreed: npt.NDArray[Any], batches: Sequence[Arrays], seed: int
+) -> dict[str, npt.NDArray[Any]]:
+    """What the distances of the heads say as a whole, and how the fits went."""
+    steps = [found["compression"] for found in batches]
+    most = max(map(len, steps))
+    found = {"convergence": np.array([np.pad(s, (0, most - len(s)), constant_values=np.nan) for s in steps])}
+    if len(heads) < FEWEST_HEADS:
+        return found
+    layers = np.array([head.layer for head in heads])
+    apart = np.abs(layers[:, None] - layers)
+    if apart.any():
+        found["depth"] = np.array([mantel(one["head_distances"], apart) for one in batches])
+        found["depth_permuted"] = mantel_permuted(agreed, apart, PERMUTATIONS, seed)
+    found["dip"] = np.array([dip(pairs_of(one["head_distances"])) for one in batches])
+    return found | {"dip_ring": ring_dips(len(heads), RINGS, seed)}
 
 
 def _drawn(

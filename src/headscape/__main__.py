@@ -1,0 +1,5 @@
+"""`python -m headscape` is the command."""
+
+from headscape.cli import main
+
+main()

@@ -1,0 +1,118 @@
+"""Every code block of the documents is run (Python), or read by the real parser of the command line (shell)."""
+
+import contextlib
+import re
+import shlex
+from itertools import takewhile
+from pathlib import Path
+
+import pytest
+import typer
+from markdown_it import MarkdownIt
+
+import headscape as hs
+from headscape.cli import app
+
+CLONE = Path(__file__).parents[2]
+PAGES = [CLONE / "README.md", CLONE / "CONTRIBUTING.md", *sorted((CLONE / "docs").glob("**/*.md"))]
+PAGES = [page for page in PAGES if not {"_build", "made"} & set(page.parts)]
+TUTORIALS = sorted((CLONE / "docs" / "tutorials").glob("*.py"))
+SHELL, OUTPUT = {"", "sh"}, {"text", "json"}
+MAKE = set(re.findall(r"^(\w+):", (CLONE / "Makefile").read_text(), re.M))
+ELSEWHERE = {"dask", "export", "llama-cli", "pip", "pre-commit"}  # programs of others
+COMMANDS = typer.main.get_command(app)
+
+
+def fences(page, languages):
+    found = [token for token in MarkdownIt().parse(page.read_text()) if token.type == "fence"]
+    return [token.content for token in found if token.info.strip() in languages]
+
+
+def named(pages):
+    return [pytest.param(page, id=page.relative_to(CLONE).as_posix()) for page in pages]
+
+
+def reads(line, mention=False):
+    """Parse a line as the shell and the program would; nothing is run. A mention, `headscape report`, may lack arguments."""
+    words = shlex.split(line, comments=True)
+    if not words:
+        return
+    program, *arguments = words
+    if program == "headscape" and arguments[:1] != ["--version"]:
+        command = COMMANDS.get_command(None, arguments[0])
+        assert command is not None, line
+        try:
+            command.make_context(arguments[0], arguments[1:])
+        except Exception as error:
+            if not mention or type(error).__name__ != "MissingParameter":
+                raise
+    elif program == "make":
+        assert set(takewhile(lambda word: "=" not in word, arguments)) <= MAKE, line
+    elif program == "python":
+        assert (CLONE / arguments[0]).is_file(), line
+    else:
+        assert program in ELSEWHERE | {"headscape"}, line
+
+
+@pytest.mark.parametrize("page", named(PAGES))
+def test_a_block_says_what_it_is(page):
+    for token in MarkdownIt().parse(page.read_text()):
+        if token.type == "fence":
+            assert token.info.startswith("{") or token.info in {"python"} | SHELL | OUTPUT, token.content
+
+
+@pytest.mark.parametrize("page", named([page for page in PAGES if fences(page, SHELL)]))
+def test_shell_blocks_are_read_by_the_parser(page):
+    for block in fences(page, SHELL):
+        for line in block.replace("\\\n", " ").splitlines():
+            reads(line)
+
+
+@pytest.mark.parametrize("page", named([*PAGES, *TUTORIALS]))
+def test_commands_in_sentences_are_read_by_the_parser(page):
+    for command in re.findall(r"(?<!`)`{1,2}(headscape [^`]+)`", page.read_text()):
+        for line in command.split(";"):
+            if "..." not in line and "/" not in shlex.split(line):
+                reads(line, mention=True)
+
+
+def executed(page, tmp_path, monkeypatch, names=None):
+    """Run the Python blocks of a page one after the other, in an empty folder; the last expression of each is shown."""
+    monkeypatch.chdir(tmp_path)
+    names = {"__name__": "page"} if names is None else names
+    for block in fences(page, {"python"}):
+        with contextlib.redirect_stdout(None):
+            exec(compile(block, page.name, "exec"), names)
+    return names
+
+
+LIGHT = [page for page in PAGES[2:] if fences(page, {"python"}) and page.name != "start.md"]
+
+
+@pytest.mark.parametrize("page", named(LIGHT))
+def test_python_blocks_run(page, tmp_path, monkeypatch):
+    executed(page, tmp_path, monkeypatch)
+
+
+def test_the_five_minutes_of_the_readme_run(load, tmp_path, monkeypatch):
+    monkeypatch.setattr(hs, "load_model", load)
+    names = executed(CLONE / "README.md", tmp_path, monkeypatch)
+    assert names["X"].values.shape[2] == 270 and (tmp_path / "report.html").is_file()
+    assert fences(CLONE / "docs" / "start.md", {"python"}) == fences(CLONE / "README.md", {"python"})[:1]  # the same
+
+
+def test_the_readme_is_short_and_its_numbers_are_kept():
+    text = (CLONE / "README.md").read_text()
+    assert len(text.splitlines()) < 120
+    kept = " ".join(file.read_text() for file in (CLONE / "docs").glob("results/*/*.json"))
+    found = re.findall(r"[\d.]+ \[[\d.]+, [\d.]+\]", text.split("## What it found")[1].split("## ")[0])
+    assert len(found) >= 4
+    for estimate in found:
+        assert estimate in kept or all(_near(number, kept) for number in re.findall(r"[\d.]+", estimate)), estimate
+
+
+def _near(number, kept):
+    """Whether a kept number, in percent or not, rounds to this one."""
+    digits = len(number.partition(".")[2])
+    values = (float(value) for value in re.findall(r"-?\d+\.\d+(?:e-?\d+)?", kept))
+    return any(f"{value * scale:.{digits}f}" == number for value in values for scale in (1, 100))

@@ -1,0 +1,43 @@
+"""Three of the tutorials run here and find what they say; `make docs` runs all of them."""
+
+import ast
+import runpy
+from pathlib import Path
+
+import matplotlib as mpl
+import pytest
+
+TUTORIALS = Path(__file__).parents[2] / "docs" / "tutorials"
+
+
+@pytest.fixture
+def run(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    with mpl.rc_context({"backend": "Agg"}):
+        yield lambda name: runpy.run_path(str(TUTORIALS / f"{name}.py"), run_name="__main__")
+
+
+def test_there_is_one_for_every_question():
+    assert len(list(TUTORIALS.glob("*.py"))) == 11
+    for file in TUTORIALS.glob("*.py"):
+        text = file.read_text()
+        assert "# How sure is this?" in text and "# What next?" in text, file.name
+        assert ast.get_docstring(ast.parse(text)).split("\n")[1].startswith("==="), file.name
+
+
+def test_any_matrix(run, capsys):
+    names = run("any_matrix")
+    scores = [float(line.split()[-1]) for line in capsys.readouterr().out.splitlines()]
+    assert scores[0] > 0.4 and abs(scores[2]) < 0.05  # found in the data, and not in shuffled columns
+    assert names["places"].shape == (400, 3)
+
+
+def test_attentions_from_elsewhere(run):
+    names = run("bring_attentions")
+    found = names["hs"].find_heads(names["mine"], "previous token", top=1).iloc[0]
+    assert (found["layer"], found["head"]) == (0, 1) and found["holds"]
+
+
+def test_a_study_of_ones_own(run, load):
+    (finding,) = run("own_study")["result"].findings()
+    assert finding.verdict == "holds" and finding.text.startswith("Training made heads sharper")
