@@ -163,7 +163,7 @@ def quantized(_: str) -> str:
     return table(["model", "stored as"], [[m.name, m.quantized or "32-bit floats"] for m in list_models()])
 
 
-MAKERS = {f.__name__: f for f in (verdicts, findings, checks, kept, coverage, listed, quantized)}
+MAKERS = {f.__name__: f for f in (verdicts, flagship, commands, findings, checks, kept, coverage, listed, quantized)}
 
 
 def main(names: Sequence[str] = ()) -> None:

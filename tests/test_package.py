@@ -38,6 +38,12 @@ def test_every_public_name_resolves():
         hs.nope  # noqa: B018
 
 
+def test_a_package_that_is_a_public_function_can_be_called(tmp_path):
+    for function in (hs.collapse, hs.report):
+        with pytest.raises(hs.InputError, match="no run"):
+            function(tmp_path / "none")
+
+
 def test_attention_tensor_checks_what_it_is_given():
     for arguments, message in [
         ({"values": np.zeros((2, 2))}, "three axes"),

@@ -217,4 +217,6 @@ def test_a_phone_shows_the_grid_and_the_head_without_scrolling_sideways(path, vi
         box = page.query_selector(what).bounding_box()
         assert box["y"] + box["height"] <= 844, what
     assert page.query_selector("#panel-title").bounding_box()["y"] <= 844
+    maps = [canvas.bounding_box() for canvas in page.query_selector_all("#panel-maps canvas")]
+    assert len(maps) == 2 and maps[0]["y"] == maps[1]["y"]  # side by side, not one below the caption of the other
     assert page.errors == []

@@ -22,6 +22,7 @@ MODULES = (  # each registers its commands when it is imported
         "claims",
         "collapse",
         "compare",
+        "compress",
         "gaussian",
         "heads",
         "housekeeping",
@@ -34,7 +35,20 @@ MODULES = (  # each registers its commands when it is imported
     *("series", "softmax", "spectra", "train"),
 )
 ORDER = (  # of the commands in --help: from the first look to the studies
-    *("demo", "analyze", "heads", "models", "check", "capture", "import", "organize", "report", "softmax", "prune"),
+    *(
+        "demo",
+        "analyze",
+        "heads",
+        "models",
+        "check",
+        "capture",
+        "import",
+        "organize",
+        "report",
+        "compress",
+        "softmax",
+        "prune",
+    ),
     *("compare", "spectra", "gaussian", "prompt", "collapse", "train", "series", "claims", "runs"),
 )
 EXTRAS = {"matplotlib": "report", "plotly": "report", "dask": "scale", "distributed": "scale"}

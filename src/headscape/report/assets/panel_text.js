@@ -36,7 +36,7 @@ function showText(block, head, grey, value) {
     });
     asking.querySelectorAll("span").forEach((span, q) => span.classList.toggle("query", q === at));
     const best = [...row.keys()].sort((a, b) => row[b] - row[a]).slice(0, 4).filter((k) => row[k] > 0.005 || data.maps.kind !== "probs");
-    said.replaceChildren(el("bdi", { text: `“${queries[at]}”` }), ` (${at}) attends to `, ...best.flatMap((k, n) => [n ? ", " : "", el("bdi", { text: `“${keys[k]}”` }), ` (${k}) ${format(row[k])}`]));
+    said.replaceChildren(el("bdi", { text: `“${queries[at]}”` }), ` (${at}) attends to `, ...best.flatMap((k, n) => [n ? ", " : "", el("bdi", { text: `“${keys[k]}”` }), ` (${k}) ${data.maps.kind === "probs" ? row[k].toFixed(2) : format(row[k])}`]));
     box.dataset.query = at;
   }
   const choose = (q) => { at = Math.max(0, Math.min(nQuery - 1, q)); Object.assign(chosenQuery, { batch: shownMaps.batch, at }); paint(); };

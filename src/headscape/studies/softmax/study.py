@@ -224,8 +224,8 @@ class _Study:
         self, model: Model, samples: Sequence[Sample], maps: Sequence[Sequence[Path]], work: Work
     ) -> tuple[str, list[list[Path]]]:
         """Put the maps back into the model; the unit of a change, and the files by input: each layer, then all heads."""
+        from headscape.attention.replacing import Intervention, effect_unit
         from headscape.attention.threads import torch_threads
-        from headscape.studies.softmax.function import Intervention, effect_unit
 
         def path(i: int, name: str, *files: Path) -> Path:
             made_of = [file.name for file in files]
