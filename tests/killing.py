@@ -14,8 +14,8 @@ import time
 from pathlib import Path
 
 LIMIT = 300  # seconds, on a very busy machine
-_FORKS = multiprocessing.get_context("forkserver")
-_FORKS.set_forkserver_preload(["imported_first"])
+FORKS = multiprocessing.get_context("forkserver")
+FORKS.set_forkserver_preload(["imported_first"])
 
 
 def _command(arguments, said, at, number, cache):
@@ -61,7 +61,7 @@ class Command:
         place.mkdir(exist_ok=True)
         self._said = place / f"said-{time.monotonic_ns()}.json"
         told = ([str(a) for a in arguments], str(self._said), at, int(number), str(place / "cache"))
-        self.process = _FORKS.Process(target=_command, args=told)
+        self.process = FORKS.Process(target=_command, args=told)
         self.process.start()
 
     def end(self, number):
