@@ -14,8 +14,8 @@ from pathlib import Path
 LIMIT = 300  # seconds, on a very busy machine
 # the server imports what it is to import only from this variable: Python before 3.12 does not hand its own path on
 os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [str(Path(__file__).parent), os.environ.get("PYTHONPATH")]))
-_FORKS = multiprocessing.get_context("forkserver")
-_FORKS.set_forkserver_preload(["imported_first"])
+FORKS = multiprocessing.get_context("forkserver")
+FORKS.set_forkserver_preload(["imported_first"])
 
 
 def _command(arguments, said, at, number, cache, cwd):
@@ -76,7 +76,7 @@ class Command:
         place.mkdir(exist_ok=True)
         self._said = place / f"said-{time.monotonic_ns()}"
         told = ([str(a) for a in arguments], str(self._said), at, int(number), str(place / "cache"), cwd)
-        self.process = _FORKS.Process(target=_command, args=told)
+        self.process = FORKS.Process(target=_command, args=told)
         self.process.start()
 
     def end(self, number):
