@@ -18,8 +18,8 @@ import transformers.models.vit.modeling_vit  # noqa: F401
 
 from headscape.studies import STUDIES
 
-for study in STUDIES:
+for name in ("attention.capture", "cli", "report", *(f"studies.{study}.study" for study in STUDIES)):
     with contextlib.suppress(ModuleNotFoundError):
-        importlib.import_module(f"headscape.studies.{study}.study")
+        importlib.import_module(f"headscape.{name}")
 
 torch.set_num_threads(1)
