@@ -155,3 +155,14 @@ def test_random_weights_earn_no_tick(name):
     )
     found = softmax(cap, model=model, threads=1).findings()
     assert len(found) == 6 and not any(finding.holds for finding in found)
+
+
+@pytest.mark.parametrize(("sign", "expected"), [(-1, "holds"), (1, "does not hold"), (0, "cannot tell")])
+def test_the_premise_is_that_the_loss_falls_where_mixed_differences_grow(sign, expected):
+    found = result()
+    noise = 0.2 * np.random.default_rng(0).normal(size=8)
+    values = found.values.copy()
+    values[:, COLUMNS.index("mixed_max")] = np.arange(8)[:, None]
+    found = SoftmaxResult(**{**vars(found), "values": values, "base": 9 + sign * np.arange(8) + sign * noise})
+    assert verdict(found, "premise") == expected
+    assert not [f for f in result(unit="state").findings() if f.claim == "softmax.premise"]

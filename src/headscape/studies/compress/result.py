@@ -19,11 +19,11 @@ __all__ = ["NAMES", "WAYS", "CompressResult"]
 Array = npt.NDArray[Any]
 WAYS = ("organized", "supports", "natural", "permuted", "svd")
 NAMES = {
-    "organized": "organized, largest coefficients",
-    "supports": "organized, largest supports",
+    "organized": "organized",
+    "supports": "largest supports",
     "natural": "natural order",
-    "permuted": "organized trees, permuted leaves",
-    "svd": "singular values of each head",
+    "permuted": "permuted leaves",
+    "svd": "singular values",
 }
 
 
