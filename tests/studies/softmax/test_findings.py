@@ -3,16 +3,12 @@
 import numpy as np
 import pandas as pd
 import pytest
-import torch
 from scipy.stats import t
 
-import headscape as hs
 from headscape.studies.softmax.head import COLUMNS
 from headscape.studies.softmax.result import ALL_VARIANTS, HEAD_VARIANTS, SoftmaxResult
-from headscape.studies.softmax.study import _table, softmax
+from headscape.studies.softmax.study import _table
 from headscape.tensor import HeadId
-from tiny import Letters
-from zoo import ZOO
 
 N_HEAD = 10
 
@@ -144,17 +140,6 @@ def test_tables_have_the_verdict_by_head():
     row = found.variants.set_index("instead of softmax").loc["corollary"]
     assert (row["passes"], row["fails"]) == pytest.approx((0.3, 0.7)) and row["all at once_n"] == 8
     assert isinstance(found.summary()[0][1], pd.DataFrame)
-
-
-@pytest.mark.parametrize("name", ["gpt2", "bert"])
-def test_random_weights_earn_no_tick(name):
-    torch.manual_seed(0)
-    model = hs.wrap_module(ZOO[name]().eval(), tokenizer=Letters())
-    cap = hs.capture(
-        model, ["the quick brown fox jumps " * 20], tokens=16, batches=8, keep=("scores",), dtype="float32"
-    )
-    found = softmax(cap, model=model, threads=1).findings()
-    assert len(found) == 6 and not any(finding.holds for finding in found)
 
 
 @pytest.mark.parametrize(("sign", "expected"), [(-1, "holds"), (1, "does not hold"), (0, "cannot tell")])

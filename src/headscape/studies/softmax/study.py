@@ -89,13 +89,13 @@ def softmax(
     HeadscapeError
         When all is tried, if layers failed; those done are kept.
     """
+    integer("batches", batches, low=1)
+    positive("tolerance", finite("tolerance", tolerance))
+    check_seed(random_state)
     work = Work.of(**how)
     captured = open_capture(source)
     chosen_block = captured.block(block)
     check_scores(captured)
-    integer("batches", batches, low=1)
-    positive("tolerance", finite("tolerance", tolerance))
-    check_seed(random_state)
     chosen = named_heads(captured.heads(chosen_block), heads)
     facts = {
         **{"block": chosen_block, "heads": [str(head) for head in chosen], "batches": batches, "tolerance": tolerance},
