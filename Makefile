@@ -22,9 +22,11 @@ test: $(VENV)/.dev lint fetch browser
 check: $(VENV)/.dev lint
 	$(TEST) -m "not slow"
 
-# the site in docs/_build; the tutorials are run once and again when they change. Warnings and broken links are errors
+# the site in docs/_build; the tutorials are run once and again when they change. Warnings and broken links are errors,
+# and so is a page that would fetch a script or a style
 docs: $(VENV)/.docs fetch
 	$(BIN)/python -m sphinx -W --keep-going -q docs docs/_build
+	! grep -rlE '(src|href)="(https?:)?//[^"]+[.](js|css|woff2?)"' docs/_build --include=*.html
 	@echo site: docs/_build/index.html
 
 lint: $(VENV)/.dev

@@ -17,6 +17,7 @@ import tempfile
 import threading
 import time
 from pathlib import Path
+from typing import Any
 
 
 def write_llama(folder: Path, gigabytes: float, width: int = 2048, tokens: int = 1000) -> None:
@@ -41,7 +42,7 @@ def write_llama(folder: Path, gigabytes: float, width: int = 2048, tokens: int =
         files.setdefault(f"model-{part}.safetensors", []).append(name)
     places, total = {}, 0
     for file, names in files.items():
-        arrays = {n: np.ones(shapes[n], np.float32) if "norm" in n else np.resize(block, shapes[n]) for n in names}
+        arrays = {n: np.ones(shapes[n], np.float32) if "norm" in n else _filled(block, shapes[n]) for n in names}
         save_file(arrays, folder / file, metadata={"format": "pt"})
         places |= dict.fromkeys(names, file)
         total += sum(array.nbytes for array in arrays.values())
@@ -49,6 +50,17 @@ def write_llama(folder: Path, gigabytes: float, width: int = 2048, tokens: int =
         json.dumps({"metadata": {"total_size": total}, "weight_map": places})
     )
     config.save_pretrained(folder)
+
+
+def _filled(block: Any, shape: tuple[int, ...]) -> Any:
+    """An array of a shape, filled with a block again and again."""
+    import numpy as np
+
+    array = np.empty(shape, block.dtype)
+    flat = array.reshape(-1)
+    for start in range(0, flat.size, block.size):
+        flat[start : start + block.size] = block[: flat.size - start]
+    return array
 
 
 def allocated() -> int:

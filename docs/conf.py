@@ -6,10 +6,16 @@ from importlib.metadata import files
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 
-import headscape
-import headscape.report.showing
+from sphinx_gallery.sorting import ExampleTitleSortKey
 
-headscape.report = headscape.report.showing.report  # documented as the function that the callable package stands for
+import headscape
+import headscape.collapse
+import headscape.report.showing
+import headscape.studies.collapse.study
+
+# packages that can be called are documented as the functions they stand for
+headscape.report = headscape.report.showing.report
+headscape.collapse = headscape.studies.collapse.study.collapse
 
 project = "headscape"
 author = copyright = "the headscape authors"
@@ -30,6 +36,7 @@ templates_path = ["_templates"]
 # pages: MyST
 myst_enable_extensions = ["amsmath", "attrs_block", "colon_fence", "deflist", "dollarmath"]
 myst_heading_anchors = 3
+suppress_warnings = ["config.cache"]  # the settings of the gallery hold a class
 
 # equations: MathJax beside the pages, so that nothing is fetched when they are read
 mathjax = next(file for file in files("sphinx-mathjax-offline") or () if file.name == "tex-svg.js")
@@ -48,7 +55,21 @@ autodoc_member_order = "bysource"
 autodoc_typehints = "none"
 default_role = "code"
 
-# tutorials: scripts that are run
+# tutorials: scripts that are run, in this order
+TUTORIALS = [
+    *("find_induction_heads", "two_prompts", "read_landscape", "any_matrix", "bring_attentions", "prune_for_llama_cpp"),
+    *("softmax_matters", "weights_and_noise", "rank_collapse", "own_study", "cluster"),
+]
+
+
+class Order(ExampleTitleSortKey):
+    """From the first question to the specialist's."""
+
+    def __call__(self, filename):
+        """Where a file stands."""
+        return TUTORIALS.index(filename.removesuffix(".py"))
+
+
 sphinx_gallery_conf = {
     "examples_dirs": "tutorials",
     "gallery_dirs": "made/tutorials",
@@ -56,6 +77,8 @@ sphinx_gallery_conf = {
     "capture_repr": ("_repr_html_", "__repr__"),
     "abort_on_example_error": True,
     "show_memory": False,
+    "within_subsection_order": Order,
+    "write_computation_times": False,
     "remove_config_comments": True,
 }
 

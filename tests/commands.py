@@ -1,17 +1,41 @@
-"""Run headscape as a user does: in a process of its own."""
+"""Run headscape as a user does: in a process of its own, forked from a server that has imported everything."""
 
-import subprocess
+import os
 import sys
+import tempfile
+from pathlib import Path
+from subprocess import CompletedProcess
+
+from killing import FORKS, LIMIT
+
+
+def _run(arguments, folder, cwd, environment):
+    """In the child: the command, with its words in files."""
+    os.environ.clear()
+    os.environ.update(environment)
+    os.chdir(cwd)
+    os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
+    for number, name in ((1, "out"), (2, "err")):
+        os.dup2(os.open(Path(folder, name), os.O_WRONLY | os.O_CREAT), number)
+    sys.stdout, sys.stderr = open(1, "w", closefd=False), open(2, "w", closefd=False)  # noqa: SIM115
+    sys.argv = ["headscape", *arguments]
+    from headscape.cli import main
+
+    try:
+        main()
+    finally:
+        sys.stdout.flush()
+        sys.stderr.flush()
 
 
 def headscape(*arguments, cwd=None, check=None):
-    done = subprocess.run(
-        [sys.executable, "-m", "headscape", *map(str, arguments)],
-        capture_output=True,
-        text=True,
-        cwd=cwd,
-        stdin=subprocess.DEVNULL,
-    )
+    with tempfile.TemporaryDirectory() as folder:
+        given = ([str(a) for a in arguments], folder, str(cwd or Path.cwd()), dict(os.environ))
+        process = FORKS.Process(target=_run, args=given)
+        process.start()
+        process.join(LIMIT)
+        said = [(Path(folder) / name).read_text(encoding="utf-8") for name in ("out", "err")]
+    done = CompletedProcess(arguments, process.exitcode, *said)
     if check is not None:
         assert done.returncode == check, done.stderr
     return done

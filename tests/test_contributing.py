@@ -51,3 +51,15 @@ def test_a_network_of_ones_own_is_captured():
     names = {"hs": hs}
     exec(next(s for s in SNIPPETS if "TransformerEncoderLayer" in s), names)
     assert np.allclose(names["captured"].tensor(0).values.sum(axis=1), 1, atol=1e-3)
+
+
+def test_every_test_that_the_pages_name_exists():
+    root = Path(__file__).parents[1]
+    named = {
+        found
+        for page in (root / "docs").glob("*.md")
+        for found in re.findall(r"`(tests/[\w/]+\.py)::(\w+)`", page.read_text(encoding="utf-8"))
+    }
+    assert len(named) > 40
+    missing = [f"{file}::{name}" for file, name in named if f"def {name}(" not in (root / file).read_text()]
+    assert not missing

@@ -1,5 +1,7 @@
+import re
 import subprocess
 import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -38,6 +40,12 @@ def test_every_public_name_resolves():
         hs.nope  # noqa: B018
 
 
+def test_a_package_that_is_a_public_function_can_be_called(tmp_path):
+    for function in (hs.collapse, hs.report):
+        with pytest.raises(hs.InputError, match="no run"):
+            function(tmp_path / "none")
+
+
 def test_attention_tensor_checks_what_it_is_given():
     for arguments, message in [
         ({"values": np.zeros((2, 2))}, "three axes"),
@@ -53,3 +61,11 @@ def test_attention_tensor_checks_what_it_is_given():
 def test_present_entries_with_a_memory_end_in_the_last_corner():
     X = hs.AttentionTensor(np.zeros((2, 4, 1)), mask="causal")
     assert X.present.tolist() == [[True, True, True, False], [True, True, True, True]]
+
+
+def test_no_committed_result_says_where_things_were_on_a_machine():
+    """Results that were measured elsewhere travel without paths of a model, of a user's home or of scratch space."""
+    results = Path(__file__).parents[1] / "docs" / "results"
+    files = [path for path in results.rglob("*") if path.is_file()]
+    absolute = re.compile(rb"(?<![\w./$}])(/(?:home|root|Users|tmp|work|mnt|data|opt|var)/[^\s\"']*)|[A-Z]:\\\\")
+    assert files and not {str(p): found for p in files if (found := absolute.findall(p.read_bytes()))}

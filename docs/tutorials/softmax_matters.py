@@ -40,7 +40,7 @@ print(f"Hoelder exponent {exponent:.2f} (the theorem assumes more than 0; white 
 # maps, and say nothing about softmax.
 
 
-inputs = [(images[i : i + 1], labels[i : i + 1]) for i in range(10)]
+inputs = [(images[i : i + 1], labels[i : i + 1]) for i in range(8)]
 tensors = [hs.capture(model, image, batches=1, dtype="float32").tensor(0) for image, _ in inputs]
 
 

@@ -30,7 +30,8 @@ moved = change.to_frame().nlargest(8, "change")
 moved.round(3)
 
 # %%
-# The head that changed most, on each prompt:
+# The head that changed most, on each prompt. Choose the last token, "to": in both prompts the head looks at the name that was said
+# only once, which is the right continuation.
 
 layer, head = moved.iloc[0][["layer", "head"]]
 hs.show(captured, layer, head, batch=0)

@@ -38,6 +38,7 @@ _HOMES = {
     "studies.change": ("compare_prompts",),
     "studies.claims": ("claims",),
     "studies.compare": ("compare",),
+    "studies.compress": ("compress",),
     "studies.gaussian": ("gaussian",),
     "studies.heads": ("find_heads",),
     "studies.organize": ("organize",),
@@ -114,6 +115,7 @@ if TYPE_CHECKING:
     from headscape.studies.claims.study import claims
     from headscape.studies.collapse.study import collapse
     from headscape.studies.compare.study import compare
+    from headscape.studies.compress.study import compress
     from headscape.studies.gaussian.study import gaussian
     from headscape.studies.heads import find_heads
     from headscape.studies.organize.study import organize

@@ -12,6 +12,7 @@ import numpy as np
 import numpy.typing as npt
 from safetensors import SafetensorError, safe_open
 
+from headscape.checks import check_finite
 from headscape.errors import InputError, about_a_file
 from headscape.fingerprints import file_hash
 from headscape.runs import Run
@@ -66,18 +67,42 @@ def _open_batch(path: Path) -> Batch:
         with safe_open(path, framework="np") as file:
             info = json.loads(file.metadata()["headscape"])
             names = list(file.keys())
-            if not {"keep", "blocks", "layers"} <= info.keys():
-                raise KeyError("its header lacks what headscape writes")
+            _check_header(info, lambda name: tuple(file.get_slice(name).get_shape()))
     except OSError as error:
         raise about_a_file(error) or InputError(f"{path} cannot be read: {error}") from None
-    except (SafetensorError, KeyError, ValueError, TypeError, AttributeError) as error:
-        raise InputError(f"{path} is damaged ({error}); delete it and run the capture again") from None
+    except (SafetensorError, KeyError, ValueError, TypeError, AttributeError, RecursionError) as error:
+        said = str(error) or type(error).__name__
+        raise InputError(f"{path} is damaged ({said}); delete it and run the capture again") from None
 
     def read(name: str) -> npt.NDArray[Any]:
         with safe_open(path, framework="np") as file:
             return cast("npt.NDArray[Any]", file.get_tensor(name))
 
     return Batch(info, names, read)
+
+
+def _check_header(info: dict[str, Any], shape: Callable[[str], tuple[int, ...]]) -> None:
+    """Raise a `ValueError`, `KeyError`, `TypeError` or `AttributeError` unless a header fits the arrays of its file."""
+    if not info["blocks"] or info["blocks"].keys() != info["layers"].keys():
+        raise ValueError("its header names no block, or others than have layers")
+    if not info["keep"] or not set(info["keep"]) <= set(KEEP):
+        raise ValueError("its header does not say what was kept")
+    for block, facts in info["blocks"].items():
+        tokens = [facts.get(f"{axis}_tokens") or [] for axis in ("query", "key")]
+        if facts["mask"] not in ("causal", "full") or any(not isinstance(t, str) for each in tokens for t in each):
+            raise ValueError(f"its header is odd about {block}")
+        sizes: set[tuple[int, ...]] = set()
+        for kind in ("probs", "scores"):
+            for layer, heads in info["layers"][block].items() if kind in info["keep"] else ():
+                n_head, *size = shape(f"{kind}/{block}.{int(layer)}")
+                if n_head != len(heads) or len(size) != 2 or 0 in size:
+                    raise ValueError(f"{kind} of layer {layer} of {block} has another shape than its header says")
+                sizes.add(tuple(size))
+        fits = all(len(each) in (0, n) for size in sizes for each, n in zip(tokens, size, strict=True))
+        if info.get("pool") is not None:
+            sizes.add(tuple(shape(f"{axis}_bounds/{block}")[0] - 1 for axis in ("query", "key")))
+        if len(sizes) > 1 or not fits:
+            raise ValueError(f"the maps of {block} have different shapes, or others than their tokens")
 
 
 class Capture:
@@ -92,6 +117,7 @@ class Capture:
         if not batches:
             raise InputError("the capture holds no batch")
         self._batches, self.run = batches, run
+        self._sound: set[str] = set()  # contents that were found to be whole
         self.info = self._batches[0]().info
 
     @classmethod
@@ -126,9 +152,29 @@ class Capture:
         """
         if self.run is None:
             return {}
-        for opened in self._batches[:n]:
-            opened()  # a damaged one is said before anything is computed
-        return {f"batch {i}": file_hash(self.run.batch_path(i)) for i in self.numbers[:n]}
+        found = {}
+        for number, opened in zip(self.numbers[:n], self._batches, strict=False):
+            path = self.run.batch_path(number)
+            found[f"batch {number}"] = content = file_hash(path)
+            if content not in self._sound:  # a damaged one is said before anything is computed
+                self._check(path, opened())
+                self._sound.add(content)
+        return found
+
+    def _check(self, path: Path, batch: Batch) -> None:
+        """Raise an `InputError` unless a batch has the heads of the first one, and maps of numbers that can be."""
+        again = "delete it and run the command that made the run again"
+        if batch.info["layers"] != self.info["layers"] or batch.info["keep"] != self.info["keep"]:
+            raise InputError(f"{path} has other heads or arrays than the first batch; {again}")
+        for name in batch.names:
+            kind, _, where = name.partition("/")
+            if kind in ("probs", "scores"):
+                try:
+                    low, _ = check_finite(batch.read(name), ("head", "query", "key"))
+                except InputError as error:
+                    raise InputError(f"{path} is damaged: {where}: {error}; {again}") from None
+                if kind == "probs" and low < 0:
+                    raise InputError(f"{path} is damaged: {where} has the probability {low:.3g}; {again}")
 
     def block(self, name: str | None = None) -> str:
         """The block of that name, or the only one there is; `InputError` where there are several or no such."""

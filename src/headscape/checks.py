@@ -99,9 +99,14 @@ def integer(name: str, value: Any, low: int | None = None, high: int | None = No
     return number
 
 
-def seed(value: Any, name: str = "random_state") -> int | None:
-    """A seed: None, or a whole number that is not negative."""
-    return None if value is None else integer(name, value, low=0)
+def seed(value: Any, name: str = "random_state") -> int:
+    """A seed: a whole number from 0 to 2**63 - 1.
+
+    >>> seed(-1)
+    Traceback (most recent call last):
+    headscape.errors.InputError: random_state must be at least 0, not -1
+    """
+    return integer(name, integer(name, value, low=0), low=0, high=2**63 - 1)
 
 
 def one_of(name: str, value: Any, options: Iterable[str]) -> str:

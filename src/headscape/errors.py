@@ -1,5 +1,7 @@
 """The two kinds of errors: a mistake in the request, and a failure of headscape or the machine."""
 
+import errno
+
 __all__ = ["HeadscapeError", "InputError", "about_a_file"]
 
 
@@ -15,13 +17,17 @@ class InputError(HeadscapeError, ValueError):
     exit_code = 2
 
 
-def about_a_file(error: OSError) -> InputError | None:
+def about_a_file(error: Exception) -> InputError | None:
     """What the system says of a named file or folder (missing, forbidden, read-only, no folder) as a mistake, or None.
 
     >>> str(about_a_file(PermissionError(13, "Permission denied", "runs/book")))
     'runs/book: permission denied; check the path and who may read and write it'
     """
-    if error.filename is None or error.strerror is None:
+    if isinstance(error, RuntimeError) and str(error).startswith("Symlink loop from "):  # so says pathlib before 3.13
+        error = OSError(
+            errno.ELOOP, "a link that leads to itself", str(error).removeprefix("Symlink loop from ").strip("'")
+        )
+    if not isinstance(error, OSError) or error.filename is None or error.strerror is None:
         return None
     named = str(error.filename)
     shown = named if len(named) <= 200 else f"{named[:200]}..."

@@ -13,7 +13,7 @@ from typing import Any
 
 import platformdirs
 
-from headscape.storage import write_json
+from headscape.storage import read_json, write_json
 
 __all__ = ["cache_root", "digest", "file_hash", "full_hash", "joint_hash"]
 
@@ -50,7 +50,7 @@ def file_hash(path: Path) -> str:
     now = _state(path)
     note = cache_root() / "hashes" / f"{digest(str(path))[:32]}.json"
     with suppress(OSError, ValueError, KeyError, TypeError):
-        known = json.loads(note.read_text(encoding="utf-8"))
+        known = read_json(note)
         if known["path"] == str(path) and known["state"] == now:
             return str(known["sha256"])
     found = full_hash(path)

@@ -12,14 +12,14 @@ from typing import Any, cast
 
 import numpy as np
 import numpy.typing as npt
-from safetensors import SafetensorError, safe_open
+from safetensors import safe_open
 
 from headscape.captures import Batch, Capture
 from headscape.errors import InputError
 from headscape.fingerprints import full_hash
 from headscape.locks import locked
 from headscape.runs import Run
-from headscape.storage import LOCK, ArrayWriter
+from headscape.storage import LOCK, ArrayWriter, foreign_file
 from headscape.tensor import Kind, MaskKind
 
 __all__ = ["from_attentions", "import_array", "write_capture"]
@@ -246,7 +246,7 @@ def _read(path: Path, name: str | None) -> Array | list[Array]:
             f'"import torch, safetensors.torch as s; s.save_file({{str(i): a.contiguous() for i, a in '
             f"enumerate(torch.load('{path}', weights_only=True))}}, '{path.with_suffix('.safetensors')}')\""
         )
-    try:
+    with foreign_file(path):
         if ending == ".npy":
             return cast("Array", np.load(path, allow_pickle=False))
         if ending == ".npz" and not zipfile.is_zipfile(path):
@@ -258,16 +258,6 @@ def _read(path: Path, name: str | None) -> Array | list[Array]:
             with safe_open(path, framework="np") as opened:
                 keys = list(opened.keys())
                 return _chosen(path, {key: lambda key=key: opened.get_tensor(key) for key in keys}, name)
-    except InputError:
-        raise
-    except (ValueError, OSError, EOFError, SafetensorError, TypeError, zipfile.BadZipFile) as error:
-        if "pickle" in str(error).lower() or "object array" in str(error).lower():
-            raise InputError(
-                f"{path} cannot be read: it is no {ending} file, or holds pickled objects, which can run code when read; "
-                "save a plain array"
-            ) from None
-        said = next(iter(str(error).splitlines()), "")
-        raise InputError(f"{path} cannot be read: {said or type(error).__name__}") from None
     raise InputError(f"{path} is not .npy, .npz or .safetensors")
 
 

@@ -15,7 +15,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from headscape.errors import InputError
-from headscape.storage import passing
+from headscape.storage import passing, read_json
 
 __all__ = ["HEARTBEAT_SECONDS", "Holder", "locked"]
 
@@ -79,7 +79,7 @@ def _stale(path: Path, holder: Holder | None) -> bool:
 
 def _holder(path: Path) -> Holder | None:
     try:
-        return Holder(**json.loads(path.read_text(encoding="utf-8")))
+        return Holder(**read_json(path))
     except (OSError, ValueError, TypeError):
         return None
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 import types
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -15,7 +14,7 @@ import pandas as pd
 from safetensors import SafetensorError
 
 from headscape.errors import InputError
-from headscape.storage import read_arrays, replacing, write_arrays, write_json
+from headscape.storage import read_arrays, read_json, replacing, write_arrays, write_json
 from headscape.tree import PartitionTree
 
 __all__ = ["FORMAT", "as_records", "load_record", "save_record", "write_table"]
@@ -90,7 +89,7 @@ def load_record(kind: type[T], folder: str | Path, again: str = "run the study a
     """
     folder = Path(folder)
     try:
-        said = json.loads((folder / FACTS).read_text(encoding="utf-8"))
+        said = read_json(folder / FACTS)
         if said.get("format") == FORMAT:
             reader = _Reader(folder, read_arrays(folder / ARRAYS)[0])
             hints = get_type_hints(kind)

@@ -20,10 +20,10 @@ from typing import Any
 
 from headscape.errors import InputError
 from headscape.locks import locked
-from headscape.storage import LOCK, PARTIAL, write_json
+from headscape.storage import LOCK, PARTIAL, read_json, write_json
 from headscape.version import __version__
 
-__all__ = ["FORMAT", "Run", "find_runs", "human_bytes"]
+__all__ = ["FORMAT", "Run", "find_runs", "human_bytes", "without_places"]
 
 _MAY_DIFFER = {
     ("model", "location"),
@@ -72,6 +72,15 @@ def human_bytes(n: float) -> str:
     return f"{n:.1f} TB"
 
 
+def without_places(facts: Mapping[str, Any]) -> dict[str, Any]:
+    """Facts for what travels: files and folders of this machine by their names alone.
+
+    >>> without_places({"source": "/home/me/models/gpt", "seed": 0})
+    {'source': 'gpt', 'seed': 0}
+    """
+    return {k: Path(v).name if isinstance(v, str) and Path(v).is_absolute() else v for k, v in facts.items()}
+
+
 @dataclass
 class Run:
     """One run directory. `Run.create` starts or resumes one, `Run.open` reads one."""
@@ -94,7 +103,7 @@ class Run:
         if not file.is_file():
             raise InputError(f"{path} is not a run directory: it has no run.json; `headscape capture` makes one")
         try:
-            meta = json.loads(file.read_text(encoding="utf-8"))
+            meta = read_json(file)
             found = meta["format"]
         except (OSError, ValueError, KeyError, TypeError):
             raise InputError(f"{file} is damaged: it is not the JSON headscape writes; capture again") from None

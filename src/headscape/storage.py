@@ -17,14 +17,16 @@ import numpy as np
 import numpy.typing as npt
 from safetensors import SafetensorError, safe_open
 
-from headscape.errors import HeadscapeError, InputError
+from headscape.errors import HeadscapeError, InputError, about_a_file
 
 __all__ = [
     "LOCK",
     "PARTIAL",
     "ArrayWriter",
+    "foreign_file",
     "new_command",
     "read_arrays",
+    "read_json",
     "remove_partials",
     "replacing",
     "write_arrays",
@@ -101,6 +103,31 @@ def write_json(path: Path, content: Mapping[str, Any]) -> None:
     """Write a small JSON file atomically."""
     with replacing(path) as partial:
         partial.write_text(json.dumps(content, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+
+
+@contextmanager
+def foreign_file(path: Path) -> Iterator[None]:
+    """Read a stranger's file in the block: whatever goes wrong is an `InputError` of one line that names the file."""
+    try:
+        yield
+    except HeadscapeError:
+        raise
+    except MemoryError:
+        raise InputError(f"{path} cannot be read: it claims to hold more than fits into memory") from None
+    except Exception as error:  # of many types: zip, numpy, safetensors, pictures
+        said = next(iter(str(error).splitlines()), "")
+        if "pickle" in said.lower() or "object array" in said.lower():
+            said = "it is damaged, or holds pickled objects, which can run code when read; save plain arrays"
+        mistake = about_a_file(error)
+        raise mistake or InputError(f"{path} cannot be read: {said or type(error).__name__}") from None
+
+
+def read_json(path: Path) -> Any:
+    """What a small JSON file says; `ValueError` where it is no JSON, or nested deeper than can be read."""
+    try:
+        return json.loads(path.read_text(encoding="utf-8"))
+    except RecursionError:
+        raise ValueError(f"{path.name} is nested too deeply") from None
 
 
 class ArrayWriter:

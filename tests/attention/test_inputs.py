@@ -114,13 +114,13 @@ def test_image_files_are_read_alike(tmp_path):
 
 def test_images_that_do_not_fit(tmp_path):
     Image.new("L", (9, 9)).save(tmp_path / "large.png")
-    (tmp_path / "no.png").write_text("not an image")
+    (tmp_path / "no.png").write_text("cannot identify image")
     for inputs, message in [
         (np.zeros((2, 5, 6)), r"shape \(2, 5, 6\), the model takes \(n, 4, 6, 1\)"),
         (np.zeros((2, 4, 6, 3)), "the model takes"),
         (np.zeros((0, 4, 6)), "no images given"),
         (tmp_path / "large.png", "9 x 9 pixels, the model takes 6 x 4"),
-        (tmp_path / "no.png", "not an image"),
+        (tmp_path / "no.png", "cannot identify image"),
         (tmp_path / "missing", "no file or folder"),
         ((np.zeros((2, 4, 6)), [1]), "1 labels for 2 images"),
     ]:

@@ -66,7 +66,7 @@ def test_mistakes_are_named_in_one_line(vit_run, tmp_path, command):
         (["--budget", "copy=2%"], "no ability 'copy' to budget; here there are accuracy"),
         (["--criterion", "best"], "no criterion 'best'"),
         (["--out", str(vit_run)], "not an empty folder"),
-        (["--text", "a", "--images", "b"], "give either --text or --images"),
+        (["--text", "a", "--images", "b"], "give --text or --images, not both"),
     ):
         code, _, err = command(vit_run, "--quiet", *arguments)
         assert code == 2 and message in " ".join(err.split()), err

@@ -95,7 +95,8 @@ def test_python_blocks_run(page, tmp_path, monkeypatch):
 
 
 def test_the_five_minutes_of_the_readme_run(load, tmp_path, monkeypatch):
-    monkeypatch.setattr(hs, "load_model", load)
+    loaded = load("smollm2-135m")
+    monkeypatch.setattr(hs, "load_model", {"smollm2-135m": loaded}.__getitem__)
     names = executed(CLONE / "README.md", tmp_path, monkeypatch)
     assert names["X"].values.shape[2] == 270 and (tmp_path / "report.html").is_file()
     assert fences(CLONE / "docs" / "start.md", {"python"}) == fences(CLONE / "README.md", {"python"})[:1]  # the same

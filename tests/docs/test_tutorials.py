@@ -39,5 +39,7 @@ def test_attentions_from_elsewhere(run):
 
 
 def test_a_study_of_ones_own(run, load):
-    (finding,) = run("own_study")["result"].findings()
+    result = run("own_study")["result"]
+    (finding,) = result.findings()
+    assert repr(result) == f"How sharp is each head?\n- {finding.text}"  # not its arrays
     assert finding.verdict == "holds" and finding.text.startswith("Training made heads sharper")

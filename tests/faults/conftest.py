@@ -4,8 +4,10 @@ import sys
 
 
 def pytest_terminal_summary(terminalreporter):
-    module = next((m for name, m in sys.modules.items() if name.endswith("test_kills") and hasattr(m, "COUNTS")), None)
-    if module is not None and module.LONG:
-        for (name, what), n in sorted(module.COUNTS.items()):
-            terminalreporter.write_line(f"{name:10} {what:32} {n:5}")
-        terminalreporter.write_line(f"{'all':43} {sum(module.COUNTS.values()):5}")
+    modules = [m for name, m in sys.modules.items() if name.rpartition(".")[2] in ("test_kills", "test_hostile")]
+    for module in modules:
+        counts = getattr(module, "COUNTS", {}) if module.LONG else {}
+        for what, n in sorted(counts.items()):
+            terminalreporter.write_line(f"{what if isinstance(what, str) else ' '.join(what):43} {n:5}")
+        if counts:
+            terminalreporter.write_line(f"{'all':43} {sum(counts.values()):5}")

@@ -2,7 +2,8 @@
 
 from fakes import attention, make_run
 from headscape.captures import open_capture
-from headscape.report.summary import excerpt
+from headscape.report.gather import Scene
+from headscape.report.summary import excerpt, facts
 
 
 def test_word_pieces_are_quoted_as_words(tmp_path):
@@ -13,3 +14,11 @@ def test_word_pieces_are_quoted_as_words(tmp_path):
     run = make_run(tmp_path / "other", attention(1, 1, 3), tokens=["An", " aw", "ful"])
     run.meta["inputs"]["kind"] = "text"
     assert excerpt(open_capture(run), run.meta["inputs"]) == "An awful"
+
+
+def test_model_and_input_stay_one_line_and_the_rest_is_told_later(tmp_path):
+    run = make_run(tmp_path / "run", attention(2, 3, 6))
+    run.meta["model"]["quantized"] = "Q4_1 (4 bits; 0.7 % of the energy of the layers is rounding)"
+    told = facts(run, Scene(open_capture(run).heads("decoder"), [], [], []), open_capture(run))
+    assert told[0] == ("Model", "made up, none; 6 heads in 2 layers; 12,345 parameters; weights Q4_1")
+    assert told[-1] == ("Weights", "quantized: Q4_1 (4 bits; 0.7 % of the energy of the layers is rounding)")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import difflib
-import json
 import os
 import shutil
 import subprocess
@@ -14,11 +13,12 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from fnmatch import fnmatch
 from pathlib import Path
+from typing import Any
 
 from headscape.errors import HeadscapeError, InputError
 from headscape.fingerprints import cache_root, file_hash, full_hash
 from headscape.runs import human_bytes
-from headscape.storage import write_json
+from headscape.storage import read_json, write_json
 
 __all__ = ["BUNDLED", "Bundled", "Package", "cache_folder", "check_bundled", "fetch", "find_bundled", "is_present"]
 
@@ -262,7 +262,7 @@ def fetch(
     return folder
 
 
-def read_notes(folder: Path) -> dict[str, object]:
+def read_notes(folder: Path) -> dict[str, Any]:
     """What headscape wrote beside the weights, or nothing."""
     file = folder / NOTES
-    return dict(json.loads(file.read_text())) if file.is_file() else {}
+    return dict(read_json(file)) if file.is_file() else {}

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import hashlib
-import json
 import re
+import zipfile
 from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib.resources import files
@@ -14,7 +14,9 @@ from typing import Any, Literal
 import numpy as np
 import numpy.typing as npt
 
+from headscape.checks import check_finite
 from headscape.errors import InputError
+from headscape.storage import foreign_file, read_json
 
 __all__ = [
     "ImagePreparation",
@@ -25,6 +27,7 @@ __all__ = [
     "cut_windows",
     "frame_of",
     "read_images",
+    "read_labelled",
     "read_texts",
     "sample_images",
     "sample_text",
@@ -32,6 +35,7 @@ __all__ = [
 ]
 
 TEXT_ENDINGS = (".txt", ".md", ".text")
+MANY_CLASSES = 100_000
 IMAGE_ENDINGS = (".png", ".jpg", ".jpeg", ".bmp", ".gif", ".webp", ".tif", ".tiff")
 
 
@@ -227,7 +231,7 @@ class ImagePreparation:
     def from_folder(cls, folder: Path, config: Any) -> ImagePreparation:
         """Read preprocessor_config.json; what it leaves out comes from the model's config."""
         file = folder / "preprocessor_config.json"
-        said = json.loads(file.read_text()) if file.is_file() else {}
+        said = read_json(file) if file.is_file() else {}
         side = config.image_size
         height, width = (side, side) if isinstance(side, int) else side
         channels = config.num_channels
@@ -243,25 +247,23 @@ class ImagePreparation:
 
     def read(self, path: Path) -> npt.NDArray[np.uint8]:
         """One image file as (height, width, channels)."""
-        from PIL import Image, UnidentifiedImageError
+        from PIL import Image
 
-        try:
-            with Image.open(path) as opened:
-                image = opened.convert("L" if self.channels == 1 else "RGB")
-                if image.size != (self.width, self.height):
-                    if not self.resize:
-                        raise InputError(
-                            f"{path} is {image.width} x {image.height} pixels, "
-                            f"the model takes {self.width} x {self.height}"
-                        )
-                    image = image.resize((self.width, self.height), Image.Resampling.BILINEAR)
-                return np.asarray(image, dtype=np.uint8).reshape(self.height, self.width, self.channels)
-        except UnidentifiedImageError:
-            raise InputError(f"{path} is not an image that can be read") from None
+        with foreign_file(path), Image.open(path) as opened:
+            if opened.size != (self.width, self.height) and not self.resize:
+                raise InputError(
+                    f"{path} is {opened.width} x {opened.height} pixels, the model takes {self.width} x {self.height}"
+                )
+            image = opened.convert("L" if self.channels == 1 else "RGB")
+            if image.size != (self.width, self.height):
+                image = image.resize((self.width, self.height), Image.Resampling.BILINEAR)
+            return np.asarray(image, dtype=np.uint8).reshape(self.height, self.width, self.channels)
 
     def prepare(self, images: npt.NDArray[Any]) -> npt.NDArray[np.float32]:
         """Images (n, height, width[, channels]) of bytes, or of floats in [0, 1], as (n, channels, height, width)."""
         x = np.asarray(images)
+        if x.dtype.kind not in "uif":
+            raise InputError(f"images are numbers, bytes or floats in [0, 1], not {x.dtype}")
         if x.ndim == 3:
             x = x[..., None]
         wanted = (self.height, self.width, self.channels)
@@ -269,6 +271,7 @@ class ImagePreparation:
             raise InputError(
                 f"images have shape {np.shape(images)}, the model takes (n, {', '.join(map(str, wanted))})"
             )
+        check_finite(x, ("image", "row", "column", "channel"))
         scaled = x.astype(np.float32) * (self.rescale if x.dtype.kind in "ui" else 1.0)
         normal = (scaled - np.array(self.mean, np.float32)) / np.array(self.std, np.float32)
         return np.ascontiguousarray(normal.transpose(0, 3, 1, 2), dtype=np.float32)
@@ -283,6 +286,33 @@ class Images:
     labels: npt.NDArray[np.int64] | None = None
 
 
+def read_labelled(path: Path) -> dict[str, npt.NDArray[Any]]:
+    """The arrays of an .npz file: `images`, where it has them `labels`, and the same that begin with `test_`."""
+    with foreign_file(path):
+        if not zipfile.is_zipfile(path):
+            raise InputError(f"{path} cannot be read: it is no .npz file")
+        with np.load(path, allow_pickle=False) as loaded:
+            names = {f"{part}{name}" for part in ("", "test_") for name in ("images", "labels")}
+            found = {name: loaded[name] for name in loaded.files if name in names}
+            if "images" not in found:
+                raise InputError(f"{path} has no array 'images', only {', '.join(loaded.files)}")
+    for part in ("", "test_"):
+        if f"{part}images" in found:
+            _check_labelled(path, found[f"{part}images"], found.get(f"{part}labels"))
+    return found
+
+
+def _check_labelled(path: Path, images: npt.NDArray[Any], labels: npt.NDArray[Any] | None) -> None:
+    if images.ndim not in (3, 4) or not images.size or images.dtype.kind not in "uif":
+        raise InputError(
+            f"{path} needs images (n, height, width[, channels]) of numbers, not {images.shape} {images.dtype}"
+        )
+    if labels is not None and (labels.dtype.kind not in "iu" or labels.shape != images.shape[:1]):
+        raise InputError(f"{path} needs one whole number per image as labels, not {labels.shape} {labels.dtype}")
+    if labels is not None and not 0 <= labels.min() <= labels.max() < MANY_CLASSES:
+        raise InputError(f"{path} has labels from {labels.min()} to {labels.max()}; they count classes from 0")
+
+
 def read_images(inputs: Any, preparation: ImagePreparation) -> Images:
     """Images from an array, an (array, labels) pair, one image file, an .npz with images and labels, or a folder."""
     labels = None
@@ -291,11 +321,8 @@ def read_images(inputs: Any, preparation: ImagePreparation) -> Images:
         if not path.exists():
             raise InputError(f"no file or folder {str(inputs)!r}")
         if path.suffix == ".npz":
-            with np.load(path, allow_pickle=False) as loaded:
-                if "images" not in loaded:
-                    raise InputError(f"{path} has no array 'images', only {', '.join(loaded.files)}")
-                array = loaded["images"]
-                labels = loaded["labels"].astype(np.int64) if "labels" in loaded else None
+            loaded = read_labelled(path)
+            array, labels = loaded["images"], loaded.get("labels")
             names = [f"{path.stem}[{i}]" for i in range(len(array))]
         else:
             paths = [path] if path.is_file() else _files_of(path, IMAGE_ENDINGS, "images")

@@ -6,7 +6,6 @@
 from __future__ import annotations
 
 import io
-import json
 from collections.abc import Iterator
 from contextlib import contextmanager, redirect_stderr
 from functools import partial
@@ -14,21 +13,25 @@ from logging import ERROR, getLogger
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from headscape.attention.placing import DeviceMap, device_map_of
-from headscape.errors import InputError
+from headscape.errors import HeadscapeError, InputError
 from headscape.fingerprints import cache_root
-from headscape.storage import write_json
+from headscape.storage import read_json, write_json
 
 __all__ = [
     "draw_module",
     "gguf_weights",
     "mark_ragged",
+    "open_gguf",
     "quiet",
     "read_config",
     "read_gguf",
     "read_gguf_tokenizer",
     "read_module",
     "read_tokenizer",
+    "reading",
     "stock_class",
 ]
 
@@ -62,7 +65,7 @@ def _own_code(place: Path) -> str | None:
     folder = place if place.is_dir() else place.parent
     for name in _MAY_ASK:
         try:
-            asked = json.loads((folder / name).read_text(encoding="utf-8"))["auto_map"]
+            asked = read_json(folder / name)["auto_map"]
         except (OSError, ValueError, KeyError, TypeError):
             continue
         wanted = asked.values() if isinstance(asked, dict) else [asked]
@@ -73,12 +76,12 @@ def _own_code(place: Path) -> str | None:
 
 
 @contextmanager
-def _reading(place: Path) -> Iterator[None]:
+def reading(place: Path) -> Iterator[None]:
     """Turn what transformers says of a folder or file into one line."""
     try:
         with quiet():
             yield
-    except (InputError, MemoryError):
+    except (HeadscapeError, MemoryError):
         raise
     except Exception as error:  # of many types: JSON, safetensors, tokenizers, shapes, a division by no head
         code = _own_code(place)
@@ -98,7 +101,7 @@ RAGGED = "headscape ragged {}: open this folder with headscape.load_model"
 def mark_ragged(folder: Path) -> None:
     """Say in config.json that a folder is not what its stock type promises."""
     file = folder / "config.json"
-    said = json.loads(file.read_text(encoding="utf-8"))
+    said = read_json(file)
     write_json(file, {**said, "model_type": RAGGED.format(said["model_type"]), "stock_model_type": said["model_type"]})
 
 
@@ -106,8 +109,8 @@ def read_config(folder: Path) -> Any:
     """The configuration of a model folder; of a ragged one, that of the stock network it was cut from."""
     import transformers
 
-    with _reading(folder):
-        said = json.loads((folder / "config.json").read_text(encoding="utf-8"))
+    with reading(folder):
+        said = read_json(folder / "config.json")
         stock = said.pop("stock_model_type", None) if isinstance(said, dict) else None
         if stock is not None:
             config = transformers.AutoConfig.for_model(**{**said, "model_type": stock})
@@ -138,7 +141,7 @@ def read_module(
     options = {"dtype": dtype, "use_safetensors": True, "output_loading_info": True, "local_files_only": True}
     if config is not None:
         options["config"] = config
-    with _reading(folder):
+    with reading(folder):
         if device_map is not None:
             import torch
 
@@ -164,7 +167,7 @@ def draw_module(kind: Any, config: Any, folder: Path, seed: int) -> Any:
     import torch
 
     devices: list[Any] = []
-    with _reading(folder), torch.random.fork_rng(devices):
+    with reading(folder), torch.random.fork_rng(devices):
         torch.manual_seed(seed)
         return _builder(kind)(config)
 
@@ -173,7 +176,7 @@ def read_tokenizer(folder: Path) -> Any:
     """The tokenizer of a model folder."""
     import transformers
 
-    with _reading(folder):
+    with reading(folder):
         return transformers.AutoTokenizer.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
 
 
@@ -183,7 +186,7 @@ def read_gguf(file: Path) -> tuple[Any, Any]:
     import transformers
 
     options: dict[str, Any] = {"gguf_file": file.name, "local_files_only": True, "trust_remote_code": False}
-    with _reading(file):
+    with reading(file):
         config = transformers.AutoConfig.from_pretrained(file.parent, **options)
         build: Any = transformers.AutoModelForCausalLM.from_config
         with torch.device("meta"):
@@ -196,8 +199,18 @@ def read_gguf_tokenizer(file: Path) -> Any:
     import transformers
 
     options: dict[str, Any] = {"gguf_file": file.name, "local_files_only": True, "trust_remote_code": False}
-    with _reading(file):
+    with reading(file):
         return transformers.AutoTokenizer.from_pretrained(file.parent, **options)
+
+
+def open_gguf(file: Path) -> Any:
+    """A GGUF file by gguf's reader, on a plain array: cutting a memmap into pieces makes opening take three times as long."""
+    import gguf
+
+    class Reader(gguf.GGUFReader):
+        data = property(lambda self: self._plain, lambda self, mapped: setattr(self, "_plain", np.asarray(mapped)))
+
+    return Reader(file)
 
 
 def gguf_weights(reader: Any, module: Any) -> Iterator[tuple[str, Any]]:

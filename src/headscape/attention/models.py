@@ -15,8 +15,9 @@ from headscape import hooks
 from headscape.attention import bundled
 from headscape.attention.convert import converted
 from headscape.attention.inputs import ImagePreparation
-from headscape.attention.loading import draw_module, read_config, read_module, read_tokenizer, stock_class
+from headscape.attention.loading import draw_module, read_config, read_module, read_tokenizer, reading, stock_class
 from headscape.attention.placing import DeviceMap
+from headscape.checks import seed
 from headscape.errors import InputError
 from headscape.fingerprints import file_hash, full_hash, joint_hash
 
@@ -194,6 +195,8 @@ def load_model(
         raise InputError("loading a model needs torch and transformers: pip install 'headscape[models]'")
     if dtype not in DTYPES:
         raise InputError(f"dtype is one of {', '.join(DTYPES)}, not {dtype!r}")
+    if random_init is not None:
+        seed(random_init, "random_init")
     device_map = SPREAD.get(device, device_map)
     if device_map is not None and random_init is not None:
         raise InputError("random weights are drawn whole; load them without a device map")
@@ -266,6 +269,12 @@ class Place:
 
 
 def _from_folder(folder: Path, source: str, place: Place, random_init: int | None) -> Model:
+    """The model of a folder; whatever goes wrong in reading a stranger's files is one line."""
+    with reading(folder):
+        return _read_folder(folder, source, place, random_init)
+
+
+def _read_folder(folder: Path, source: str, place: Place, random_init: int | None) -> Model:
     import torch
     import transformers
 
@@ -309,7 +318,7 @@ def _from_folder(folder: Path, source: str, place: Place, random_init: int | Non
         device_map=place.device_map,
         dtype=dtype,
         licence=str(said.get("licence") or _licence(folder)),
-        prefix=tuple(said.get("prefix", ())),  # type: ignore[arg-type]
+        prefix=tuple(map(int, said.get("prefix", ()))),
         weights=weights,
         random_init=random_init,
         location=str(Path(source).resolve()) if Path(source).exists() and source not in bundled.BUNDLED else None,

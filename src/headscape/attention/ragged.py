@@ -11,7 +11,6 @@ again. Stock layers assume that all layers have the same heads; where they do no
 from __future__ import annotations
 
 import inspect
-import json
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
@@ -25,7 +24,7 @@ from torch import Tensor, nn
 from headscape.attention.projections import SHARED, keep_heads, layout_of, output_width, set_bias
 from headscape.attention.uneven import LayerConfig, set_groups
 from headscape.errors import InputError
-from headscape.storage import write_json
+from headscape.storage import read_json, write_json
 
 __all__ = [
     "PLAN_FILE",
@@ -76,7 +75,7 @@ def read_plans(folder: Path) -> tuple[LayerPlan, ...]:
     """Read what `write_plans` wrote. Raises an `InputError` when it is damaged or of a newer format."""
     file = folder / PLAN_FILE
     try:
-        said = json.loads(file.read_text(encoding="utf-8"))
+        said = read_json(file)
         if said["format"] != FORMAT or said["kind"] != "ragged":
             raise InputError(f"{folder} was exported by a newer headscape (format {said['format']}); update headscape")
         rows = [{**row, "heads": tuple(row["heads"]), "key_values": tuple(row["key_values"])} for row in said["layers"]]

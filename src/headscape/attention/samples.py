@@ -106,9 +106,10 @@ def _text_samples(
                 f"{len(windows.ids)} prompts given, {batches} batches were asked; raise batches to {len(windows.ids)}"
             )
         facts["lengths"] = [len(ids) for ids in windows.ids]
-    samples = []
+    samples: list[Sample] = []
     for ids, origin in zip(windows.ids, windows.origins, strict=True):
         arguments = with_decoder(model, {"input_ids": torch.from_numpy(ids)[None]})
+        _check_ids(model, arguments["input_ids"], len(samples))
         passed = arguments["input_ids"] if model.task == "module" else arguments
         names = _names(model, arguments, passed) if shown else {}
         samples.append(Sample(passed, names, {"input_ids": ids}, list(origin)))

@@ -112,7 +112,7 @@ def find_sites(model: Model) -> list[Site]:
     names = {id(module): (name, module) for name, module in model.module.named_modules()}
     called = {key: names[key] for key in names if key in probe.calls}
     if not called:
-        raise HeadscapeError(
+        raise InputError(
             f"no attention was seen in {model.source}; for a network of your own, name the submodules that compute it: "
             "wrap_module(module, attention=[...])"
         )

@@ -22,6 +22,7 @@ MODULES = (  # each registers its commands when it is imported
         "claims",
         "collapse",
         "compare",
+        "compress",
         "gaussian",
         "heads",
         "housekeeping",
@@ -34,7 +35,20 @@ MODULES = (  # each registers its commands when it is imported
     *("series", "softmax", "spectra", "train"),
 )
 ORDER = (  # of the commands in --help: from the first look to the studies
-    *("demo", "analyze", "heads", "models", "check", "capture", "import", "organize", "report", "softmax", "prune"),
+    *(
+        "demo",
+        "analyze",
+        "heads",
+        "models",
+        "check",
+        "capture",
+        "import",
+        "organize",
+        "report",
+        "compress",
+        "softmax",
+        "prune",
+    ),
     *("compare", "spectra", "gaussian", "prompt", "collapse", "train", "series", "claims", "runs"),
 )
 EXTRAS = {"matplotlib": "report", "plotly": "report", "dask": "scale", "distributed": "scale"}
@@ -71,7 +85,9 @@ def main() -> None:
             raise SystemExit(app(standalone_mode=False))
     except Stopped as stop:
         _say_stopped()
-        raise SystemExit(stop.code) from None
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(stop.code)  # all is cleaned up; the interpreter would take seconds to take torch and a model apart
     except HeadscapeError as error:
         _fail(str(error), error.exit_code)
     except ModuleNotFoundError as error:
@@ -82,7 +98,7 @@ def main() -> None:
     except MemoryError:
         _fail("out of memory; use fewer tokens, heads or batches", 1)
     except Exception as error:
-        mistake = about_a_file(error) if isinstance(error, OSError) else None
+        mistake = about_a_file(error)
         if mistake is not None:
             _fail(str(mistake), mistake.exit_code)
         usage = getattr(error, "format_message", None)  # typer could not read the command line

@@ -10,6 +10,7 @@ import typer
 
 from headscape.cli import options as o
 from headscape.cli.records import Loading, command
+from headscape.cli.runs import source_of
 from headscape.cli.shared import finish, listed
 from headscape.errors import InputError
 
@@ -41,12 +42,7 @@ class Judging:
     @property
     def options(self) -> dict[str, Any]:
         """As the study takes them."""
-        if self.text is not None and self.images is not None:
-            raise InputError("give either --text or --images, not both")
-        found = asdict(self) | {
-            "inputs": self.images if self.text is None else self.text,
-            "repeats": share(self.repeats),
-        }
+        found = asdict(self) | {"inputs": source_of(self.text, self.images), "repeats": share(self.repeats)}
         return {name: value for name, value in found.items() if name not in ("text", "images")}
 
 

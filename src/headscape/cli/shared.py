@@ -87,11 +87,12 @@ def progress_bar(what: str, quiet: bool) -> Iterator[Bars]:
 
 def print_table(title: str, columns: list[str], rows: list[list[str]], right: tuple[int, ...] = ()) -> None:
     """Print a small table."""
-    table = Table(title=title, title_justify="left", box=None, header_style="bold")
+    table = Table(box=None, header_style="bold")
     for i, column in enumerate(columns):
         table.add_column(column, justify="right" if i in right else "left", overflow="fold")
     for row in rows:
         table.add_row(*("".join(sign if sign.isprintable() else " " for sign in cell) for cell in row))
+    out.print(title, style="italic", soft_wrap=True)  # as wide as it is, however narrow the table
     out.print(table)
 
 

@@ -76,7 +76,8 @@ def planted(
     Planted(softmax, shape (32, 32, 16), noise 0.5, labels on query, key, head)
     """
     one_of("kind", kind, _KINDS)
-    seed(random_state)
+    if random_state is not None:
+        seed(random_state)
     if not isinstance(shape, (tuple, list)) or len(shape) != 3:
         raise InputError(f"a planted tensor needs a shape of at least {_FINE}, not {shape!r}")
     if any(integer("a side of shape", n) < fine for n, fine in zip(shape, _FINE, strict=True)):

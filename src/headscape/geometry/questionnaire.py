@@ -307,7 +307,8 @@ class Questionnaire(BaseEstimator):  # type: ignore[misc]  # scikit-learn is unt
         finite("tol", self.tol)
         if self.n_neighbours is not None:
             integer("n_neighbours", self.n_neighbours, low=1)
-        seed(self.random_state)
+        if self.random_state is not None:
+            seed(self.random_state)
         paper = _PAPER_MATRIX if order == 2 else _PAPER_TENSOR
         given = {name: getattr(self, name) for name in OrderSettings._fields}
         run = paper._replace(**{name: value for name, value in given.items() if value is not None})

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
@@ -17,7 +16,7 @@ from torch import Tensor
 from headscape.errors import InputError
 from headscape.hopfield.networks import Attention, NetworkConfig, Transformer
 from headscape.hopfield.pretrained import Pretrained, network_of
-from headscape.storage import read_arrays
+from headscape.storage import read_arrays, read_json
 
 __all__ = ["Trained", "find_trained", "first_names", "whole_state"]
 
@@ -64,7 +63,7 @@ class Trained:
             part, size = arrays["parts/valid"], self.config.tokens
             starts = np.linspace(0, len(part) - size, n).astype(int)
             return [torch.from_numpy(part[start : start + size].astype(np.int64))[None] for start in starts]
-        said = json.loads((self.data / "result.json").read_text(encoding="utf-8"))["fields"]
+        said = read_json(self.data / "result.json")["fields"]
         images = arrays["images/valid"]
         chosen = images[np.linspace(0, len(images) - 1, n).astype(int)].astype(np.float32)
         x = torch.from_numpy((chosen - said["mean"]) / said["deviation"]).float()
@@ -89,7 +88,7 @@ def find_trained(run: Path, config: Mapping[str, Any], arm: str, seed: int | Non
     units = run / "train" / "units"
     found = []
     for path in sorted(units.glob("*-seed*.json")):
-        log = json.loads(path.read_text(encoding="utf-8"))
+        log = read_json(path)
         if log["trial"]["kept"] and not log["diverged"]:
             found.append((log["trial"]["arm"], log["trial"]["seed"], log["valid"]["loss"], path, log))
     matching = [one for one in found if one[0] == arm and seed in (None, one[1])]

@@ -35,8 +35,8 @@ from headscape.locks import locked
 from headscape.pruning import forms, llamacpp
 from headscape.pruning.compensation import Fitted, digest_of, fit_compensation, without_heads
 from headscape.pruning.forms import PrunedCopy, Removed
-from headscape.runs import human_bytes
-from headscape.storage import write_json
+from headscape.runs import human_bytes, without_places
+from headscape.storage import read_json, write_json
 from headscape.tensor import HeadId
 
 __all__ = ["KINDS", "Change", "Export", "check_kind", "check_target", "export_pruned"]
@@ -190,7 +190,7 @@ def export_pruned(
     origin: dict[str, Any] = {"source": model.source, "fingerprint": model.fingerprint, "fit": digest_of(fitted)}
     origin |= {"kind": kind, "asked": asked, "heads": [str(head) for head in removed]}
     origin |= {"numbers": numbers} if copy is None else {"zeroed": [str(head) for head in copy.zeroed]}
-    origin = json.loads(json.dumps({**(recipe or {}), **origin}))
+    origin = json.loads(json.dumps({**without_places(recipe or {}), **without_places(origin)}))
     zeroed, notes = ((), ()) if copy is None else (copy.zeroed, copy.notes)
     with _appearing(Path(out), origin) as (place, there):
         if copy is not None and not there:
@@ -259,7 +259,7 @@ def check_target(target: Path, facts: Mapping[str, Any]) -> bool:
         if target.suffix == ".gguf":
             said = llamacpp.origin_of(target)
         else:
-            said = json.loads((target / bundled.NOTES).read_text(encoding="utf-8"))[ORIGIN]
+            said = read_json(target / bundled.NOTES)[ORIGIN]
         if all(said.get(name) == value for name, value in facts.items()):
             return True
     what = "a file of something else" if target.suffix == ".gguf" else "not an empty folder"

@@ -29,8 +29,10 @@ def captures(run: Run) -> bool:
 
 
 def facts(run: Run, scene: Scene, capture: Capture | None) -> list[tuple[str, str]]:
-    """Return the lines under the title."""
-    return [("Model", _model(run, scene)), ("Input", _input(run, capture)), ("Run", _run(run, scene))]
+    """Return model and input, which make one line under the title, and what is told at the end of the page."""
+    quantized = run.meta.get("model", {}).get("quantized")
+    told = [("Model", _model(run, scene)), ("Input", _input(run, capture)), ("Run", _run(run, scene))]
+    return told + ([("Weights", f"quantized: {quantized}")] if quantized else [])
 
 
 def _count(n: int, thing: str, things: str = "") -> str:
@@ -47,7 +49,7 @@ def _model(run: Run, scene: Scene) -> str:
         (scene.heads, f"{_count(len(scene.heads), 'head')} in {_count(len(layers), 'layer')}"),
         (len(blocks) > 1, f"blocks {', '.join(sorted(blocks))}"),
         (isinstance(model.get("n_parameters"), int), f"{number(model.get('n_parameters'))} parameters"),
-        (model.get("quantized"), f"weights quantized: {model.get('quantized')}"),
+        (model.get("quantized"), f"weights {str(model.get('quantized')).partition(' ')[0]}"),
         (not model, none),
     ]
     return "; ".join(text for known, text in parts if known)

@@ -15,6 +15,7 @@ __all__ = ["STUDIES", "load_results", "open_result", "result_class"]
 STUDIES = {  # in the order of a report's sections
     "organize": "OrganizeResult",
     "change": "ChangeResult",
+    "compress": "CompressResult",
     "softmax": "SoftmaxResult",
     "prune": "PruneResult",
     "compare": "CompareResult",

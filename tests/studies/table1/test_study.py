@@ -17,7 +17,7 @@ from headscape.studies.table1.result import PRINTED
 @pytest.fixture(scope="module")
 def small_table(tmp_path_factory):
     path = tmp_path_factory.mktemp("table1") / "run"
-    return path, table1(path, seeds=3, images=2, depth=4)
+    return path, table1(path, seeds=3, images=1, depth=4)
 
 
 def by_claim(result):
@@ -30,7 +30,7 @@ def test_table_1_is_that_of_the_networks(small_table):
     images, _ = hs.sample_images()
     config = AttentionOnly(depth=4, weights="xavier", norm="none", skip=True, alpha_hidden=0.5)
     with torch.no_grad():
-        layers = list(AttentionNetwork(config, seed=2).layers(patch_tokens(images[4:6], seed=2)))
+        layers = list(AttentionNetwork(config, seed=2).layers(patch_tokens(images[2:3], seed=2)))
     expected = [np.mean(relative_residual(layer.states.numpy())) for layer in layers]
     np.testing.assert_allclose(result.column("xavier, no norm", "skip, a'=0.5")[2], expected, rtol=1e-9)
     frame = result.table
@@ -84,18 +84,18 @@ def test_table_1_is_kept_and_goes_on(small_table, monkeypatch):
     real = table1_study._network
     monkeypatch.setattr(table1_study, "_network", lambda *a: ran.append(a[3]) or real(*a))
     next((path / "table1" / "units").glob("xavier-1-0-0001-*")).unlink()
-    again = table1(path, seeds=3, images=2, depth=4)
+    again = table1(path, seeds=3, images=1, depth=4)
     assert ran == [1]
     np.testing.assert_allclose(again.residual, result.residual, rtol=1e-9, atol=1e-15)
     ran.clear()
-    more = table1(path, seeds=4, images=2, depth=4)
+    more = table1(path, seeds=4, images=1, depth=4)
     assert ran == [3] * 8  # the seeds that are there are not run again
     np.testing.assert_array_equal(more.residual[:, :, :3], again.residual)
 
 
 def test_jobs_change_nothing(small_table):
     _, result = small_table
-    other = table1(seeds=1, images=2, depth=4, jobs=2, threads=1)
+    other = table1(seeds=1, images=1, depth=4, jobs=2, threads=1)
     np.testing.assert_allclose(other.residual[:, :, 0], result.residual[:, :, 0], rtol=1e-9, atol=roundoff())
 
 

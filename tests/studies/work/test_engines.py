@@ -214,6 +214,24 @@ def test_ablations_by_workers_that_load_the_model_give_the_same_bytes(tmp_path, 
     assert sum(name.startswith("units/evaluation-") for name in found) > 20
 
 
+def test_studies_of_a_model_by_workers_that_load_it_give_the_same_bytes(tmp_path, cluster, tiny):
+    from headscape.studies.collapse import collapse
+    from headscape.studies.gaussian import gaussian
+    from headscape.studies.spectra import spectra
+
+    model, control = (hs.load_model(tiny, device="cpu", random_init=seed) for seed in (None, 0))
+    for name in ("local", "dask"):
+        run = tmp_path / name / "run"
+        hs.capture(model, tiny.parent / "text.txt", tokens=24, batches=3, keep=("probs", "hidden"), out=run)
+        how = {"engine": DaskEngine(scheduler=cluster.scheduler_address) if name == "dask" else "local", "threads": 1}
+        spectra(model, run, control=control, rotations=20, **how)
+        gaussian(run, model=model, control=control, batches=3, **how)
+        collapse(run, model=model, control=control, batches=2, **how)
+    for study in ("spectra", "gaussian", "collapse"):
+        found = contents(tmp_path / "dask" / "run" / study)
+        assert found and found == contents(tmp_path / "local" / "run" / study), study
+
+
 def test_workers_do_not_take_other_weights_for_the_model(tmp_path, cluster, tiny):
     model = hs.load_model(tiny, device="cpu", random_init=3)
     run = tmp_path / "run"

@@ -34,6 +34,11 @@ NEEDS: dict[str, Callable[[Facts], str | None]] = {
     "next tokens": lambda facts: (
         None if facts["task"] == "causal-lm" else f"a claim about predicting the next token; {_kind(facts)}"
     ),
+    "loss": lambda facts: (
+        None
+        if facts["task"] in ("causal-lm", "seq2seq-lm", "image-classifier")
+        else f"a claim about the loss; {_kind(facts)}"
+    ),
     "no mask": lambda facts: (
         "causal attention has no bound: a masked key makes it infinite" if facts.get("causal") else None
     ),

@@ -176,6 +176,7 @@ class _Test:
         on_run = {"model": self.model, "loader": self.loader, "block": self.facts["block"]}
         make: dict[str, Callable[[], Result]] = {
             "organize": lambda: run(self.run, control=True if self.model else None, **on_run, **options),
+            "compress": lambda: run(self.run, **on_run, **options),
             "softmax": lambda: run(self.run, heads=self._sample(), **on_run, **options),
             "spectra": lambda: run(self._needed, self.run, control=self.control, **options),
             "gaussian": lambda: run(self.run, control=self.control, **on_run, **options),

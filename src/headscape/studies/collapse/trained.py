@@ -15,6 +15,8 @@ from torch import Tensor
 from headscape.attention.tapping import tapped
 from headscape.attention.taps import AttentionCall, Tap
 from headscape.attention.threads import torch_threads
+from headscape.checks import integer
+from headscape.checks import seed as check_seed
 from headscape.collapse.residual import roundoff
 from headscape.collapse.similarity import attention_entropy
 from headscape.errors import InputError
@@ -69,6 +71,8 @@ def collapse_trained(
 
     Raises an `InputError` where the run has no such network, with those it has.
     """
+    check_seed(random_state)
+    integer("batches", batches, low=1)
     opened, work = Run.open(run), Work.of(**how)
     found = find_trained(opened.path, opened.meta["config"], arm, seed, step)
     if found.config.kind == "model":

@@ -89,7 +89,9 @@ def read_runs(paths: Sequence[str | Path], block: str | None = None) -> list[Org
 def _organized_blocks(path: Path) -> dict[str, Kept]:
     """The newest organize study of every block of a run."""
     run = Run.open(path)
-    found = {str(kept.facts["settings"]["block"]): kept for kept in newest_by_block(run, OrganizeResult.study)}
+    found = {
+        str(kept.facts.get("settings", {}).get("block")): kept for kept in newest_by_block(run, OrganizeResult.study)
+    }
     if not found:
         state = "is organized only in part" if kept_studies(run, OrganizeResult.study) else "has not been organized"
         raise InputError(f"{path} {state}; run `headscape organize {path}` first")

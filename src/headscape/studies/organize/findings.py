@@ -9,7 +9,7 @@ import numpy as np
 from headscape.geometry.diffusion import markov_spectrum
 from headscape.intervals import another, mean_interval, of_draws
 from headscape.results import Finding
-from headscape.roles import MIXED
+from headscape.roles import MIXED, role_name
 from headscape.studies.organize.stability import mean_of_pairs
 from headscape.studies.work.sentences import on_claim
 from headscape.verdicts import cannot_tell, judge
@@ -25,7 +25,7 @@ FEWEST_DRAWS = 3
 
 def findings(r: OrganizeResult) -> list[Finding]:
     """All findings, in the order in which a reader should meet them."""
-    found = _roles(r)
+    found = _roles(r) + _scores(r)
     found += [_stability(r, "l1_top"), _stability(r, "l1_all")] if r.n_batches > 1 else [_one_batch()]
     return [*found, _energy(r), *_random_weights(r), *_depth(r), *_clustered(r)]
 
@@ -48,6 +48,31 @@ def _roles(r: OrganizeResult) -> list[Finding]:
             f"(hypergeometric p = {best.p:.1g}, uncorrected for the number of clusters)."
         )
         found.append(Finding(text, "head-tree"))
+    return found
+
+
+def _scores(r: OrganizeResult) -> list[Finding]:
+    if "score_pair" not in r.heads:
+        return []
+    parts = {name: r.heads[f"score_{name}"] for name in ("distance", "key", "pair")}
+    medians = {name: f"{values.median():.0%}" for name, values in parts.items()}
+    places = {name: r.heads.iloc[int(values.fillna(-1.0).to_numpy().argmax())] for name, values in parts.items()}
+    most = {name: f"{row['layer']}.{row['head']}" for name, row in places.items()}
+    text = (
+        f"What a query looks for: of the variance of a row's scores, distance alone makes {medians['distance']} in the "
+        f"median head (most in {most['distance']}), the key whoever asks {medians['key']} ({most['key']}), and the rest, "
+        f"{medians['pair']}, takes the pair of tokens ({most['pair']})."
+    )
+    found = [Finding(text, "head-grid")]
+    if "sink_features" in r.heads and "role" in r.heads:
+        sinks = r.heads.loc[r.heads["role"] == role_name("first"), "sink_features"].dropna()
+        if len(sinks):
+            text = (
+                f"In the {len(sinks)} heads that rest on the first token, the five largest features of that token make "
+                f"{sinks.median():.0%} of its key's score (median; quartiles {sinks.quantile(0.25):.0%} and "
+                f"{sinks.quantile(0.75):.0%})."
+            )
+            found.append(Finding(text, "head-grid"))
     return found
 
 

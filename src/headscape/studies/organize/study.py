@@ -45,6 +45,8 @@ HELD, BESIDE = 12, 28
 LIBRARIES = 64e6
 """Bytes of compiled kernels and scratch arrays, whatever the shape."""
 N_HEAD_BASIS, N_NETWORK_BASIS = 400, 100  # the paper's numbers of largest supports
+SHOWN_AGAIN = 4
+"""Inputs that are shown to the model again for the parts of its scores."""
 PAPER_COEFFICIENTS, LEAST_BASIS = 256**2, 16
 """Coefficients of a head in the paper, of which l1_top takes 400, and the fewest that it takes."""
 FEWEST_HEADS = 8
@@ -140,7 +142,8 @@ def organize(
             facts["sketch_error"] = error
             work.say(f"distances between heads are sketched: 95 % of them within {error:.1%}")
         probes = _probes(own, captured, chosen, random_state, folder, work)
-        result = _summarize(captured, facts, settings, batches, controls, probes)
+        circuits = _circuits(own, captured, chosen, folder)
+        result = _summarize(captured, facts, settings, batches, controls, {**probes, **circuits})
         folder.save(result)
     return result
 
@@ -378,6 +381,29 @@ def _probes(model: Model | None, captured: Capture, block: str, seed: int, folde
     return read_arrays(path)[0]
 
 
+def _circuits(model: Model | None, captured: Capture, block: str, folder: Folder) -> Arrays:
+    """What makes the scores of each head, on the first inputs; nothing where they cannot be shown to a model again."""
+    if model is None or captured.run is None:
+        return {}
+    heads = captured.heads(block)
+    numbers = captured.numbers[:SHOWN_AGAIN]
+    contents = [captured.content().get(f"batch {number}") for number in numbers]
+    path = folder.unit("circuits", model.fingerprint, contents, [str(head) for head in heads])
+    if not path.exists():
+        from headscape.attention.samples import replayed
+        from headscape.attention.scoring import score_parts, sink_features
+
+        try:
+            samples = replayed(model, captured, block)[:SHOWN_AGAIN]
+        except InputError:
+            return {}
+        found = score_parts(model, samples)
+        if model.images is None and model.causal:
+            found["sink_features"] = sink_features(model, samples)
+        write_arrays(path, {name: np.array([of[head] for head in heads]) for name, of in found.items()})
+    return read_arrays(path)[0]
+
+
 def _head_table(
     heads: Sequence[HeadId], kind: Kind, batches: Sequence[Arrays], probes: Arrays
 ) -> tuple[pd.DataFrame, pd.DataFrame]:
@@ -400,8 +426,9 @@ def _head_table(
         for role, group in roles.groupby("role", sort=False):
             frame[str(role)] = group["score"].to_numpy()
         frame["positional"] = np.mean([found["positional"] for found in batches], axis=0)
-        if "copying" in probes:
-            frame["copying"] = probes["copying"]
+        for name in ("copying", "score_distance", "score_key", "score_pair", "sink_features"):
+            if name in probes:
+                frame[name] = probes[name]
     return frame, roles
 
 

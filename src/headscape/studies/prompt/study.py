@@ -17,6 +17,8 @@ from typing import TYPE_CHECKING, Any, Unpack
 import numpy as np
 import numpy.typing as npt
 
+from headscape.checks import integer
+from headscape.checks import seed as check_seed
 from headscape.errors import InputError
 from headscape.runs import Run
 from headscape.statistics.maps import by_words
@@ -49,8 +51,9 @@ def request(
     random_state: int = 0,
 ) -> tuple[list[Entry], list[Entry]]:
     """Check what can be checked without a model: the table, and the targets (the word, then others of its category)."""
-    if prompts < 1 or permutations < 1:
-        raise InputError(f"prompts and permutations must be at least 1, not {prompts} and {permutations}")
+    for name, value, low in (("shots", shots, 0), ("prompts", prompts, 1), ("permutations", permutations, 1)):
+        integer(name, value, low)
+    check_seed(random_state)
     shown = ", ".join(map(str, alphas))
     if any(not alpha > 0 or alpha == 1 or math.isinf(alpha) for alpha in alphas):
         raise InputError(f"alphas are numbers above 0 other than 1 (which is the model as it is), not {shown}")

@@ -19,6 +19,7 @@ from headscape.intervals import Interval, jackknife
 from headscape.pruning.compensation import Fitted
 from headscape.pruning.judges import cost_unit
 from headscape.results import FigureSpec, Finding, Result
+from headscape.runs import without_places
 from headscape.studies.prune.judging import Curve
 from headscape.tensor import HeadId
 from headscape.tree import PartitionTree
@@ -137,7 +138,7 @@ class PruneResult(Result):
         """The choice and the proposed heads, findings and tables, and the recipe."""
         chosen = {"criterion": self.criterion, "compensation": self.compensation}
         heads = [str(head) for head in self.proposal]
-        return {**chosen, "heads": heads, **super().to_json(), "recipe": dict(self.recipe)}
+        return {**chosen, "heads": heads, **super().to_json(), "recipe": without_places(self.recipe)}
 
     @property
     def main(self) -> str:

@@ -14,6 +14,7 @@ import pandas as pd
 from headscape.attention.samples import replayed
 from headscape.attention.threads import torch_threads
 from headscape.captures import Capture, open_capture
+from headscape.checks import seed as check_seed
 from headscape.errors import InputError
 from headscape.fingerprints import digest
 from headscape.pruning.compensation import COMPENSATIONS
@@ -67,6 +68,7 @@ def rank_heads(
     `criterion` is a name of `headscape.pruning.criteria.CRITERIA`, "a+b" for the average of two ranks, a function of
     your own, or "auto": the one that does best on a part of `inputs`, as in `prune`.
     """
+    check_seed(random_state)
     captured = open_capture(source)
     if criterion == "auto":
         result = prune(captured, model=model, inputs=inputs, block=block, random_state=random_state, judge=False)
@@ -161,6 +163,7 @@ def prune(
 
     Raises a `HeadscapeError` when all is tried, if evaluations failed; those made are kept.
     """
+    check_seed(random_state)
     work = Work.of(**how)
     compared = list(criteria if criteria is not None else STUDY_CRITERIA if study else DEFAULT_CRITERIA)
     ranking = (criterion, compensation, compared, _plain(budget), n_heads, [float(f) for f in fractions], evaluations)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import numpy.typing as npt
 
-from headscape.intervals import Interval, mean_interval
+from headscape.intervals import Interval, jackknife, mean_interval
 from headscape.results import Finding
 from headscape.studies.softmax.head import COLUMNS
 from headscape.studies.softmax.result import CLOSE, ENOUGH
@@ -33,6 +33,7 @@ FEWEST = 3
 def findings(r: SoftmaxResult) -> list[Finding]:
     """All findings, in the order in which a reader should meet them."""
     found = [_invariance(r) if r.unit else _without_model(r), _pointwise(r), _condition(r), _regular(r), _residual(r)]
+    found += [_premise(r)] if r.unit == "loss" else []
     return found + ([_at_once(r)] if r.unit else []) + ([_random(r)] if r.control is not None else [])
 
 
@@ -112,6 +113,24 @@ def _condition(r: SoftmaxResult) -> Finding:
         f"{r.median('mixed_share'):.0%} of the variance of log-attention."
     )
     return on_claim("softmax.condition", verdict, rest, "condition")
+
+
+def _premise(r: SoftmaxResult) -> Finding:
+    """The corollary supposes that the loss goes to 0 as mixed differences go to infinity; inputs are what varies."""
+    assert r.base is not None
+    loss, mixed = r.base, r.column("mixed_max").mean(axis=1)
+    own = jackknife(lambda chosen: _correlation(loss[chosen], mixed[chosen]), len(loss))
+    verdict = _decided(r, judge(own, below=0.0, control="no correlation"))
+    rest = (
+        f": over inputs the loss ({loss.min():.2g} to {loss.max():.2g}) correlates by {own} with the largest mixed difference "
+        f"of a head, mean over heads ({mixed.min():.3g} to {mixed.max():.3g} nats)."
+    )
+    return on_claim("softmax.premise", verdict, rest, "condition")
+
+
+def _correlation(x: npt.NDArray[np.float64], y: npt.NDArray[np.float64]) -> float:
+    """Pearson's; NaN where one of them does not vary."""
+    return float(np.corrcoef(x, y)[0, 1]) if x.std() > 0 and y.std() > 0 else float("nan")
 
 
 def _regular(r: SoftmaxResult) -> Finding:

@@ -89,13 +89,13 @@ def softmax(
     HeadscapeError
         When all is tried, if layers failed; those done are kept.
     """
+    integer("batches", batches, low=1)
+    positive("tolerance", finite("tolerance", tolerance))
+    check_seed(random_state)
     work = Work.of(**how)
     captured = open_capture(source)
     chosen_block = captured.block(block)
     check_scores(captured)
-    integer("batches", batches, low=1)
-    positive("tolerance", finite("tolerance", tolerance))
-    check_seed(random_state)
     chosen = named_heads(captured.heads(chosen_block), heads)
     facts = {
         **{"block": chosen_block, "heads": [str(head) for head in chosen], "batches": batches, "tolerance": tolerance},
@@ -224,8 +224,8 @@ class _Study:
         self, model: Model, samples: Sequence[Sample], maps: Sequence[Sequence[Path]], work: Work
     ) -> tuple[str, list[list[Path]]]:
         """Put the maps back into the model; the unit of a change, and the files by input: each layer, then all heads."""
+        from headscape.attention.replacing import Intervention, effect_unit
         from headscape.attention.threads import torch_threads
-        from headscape.studies.softmax.function import Intervention, effect_unit
 
         def path(i: int, name: str, *files: Path) -> Path:
             made_of = [file.name for file in files]

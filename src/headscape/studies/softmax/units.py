@@ -22,7 +22,7 @@ from headscape.tensor import AttentionTensor, HeadId
 from headscape.tree import PartitionTree
 
 if TYPE_CHECKING:
-    from headscape.studies.softmax.function import Intervention
+    from headscape.attention.replacing import Intervention
 
 __all__ = ["Layer", "change_all", "change_layer", "measure_layer", "read_unit", "trees_of"]
 

@@ -23,17 +23,19 @@ from headscape.storage import read_arrays, write_arrays
 from headscape.studies.spectra.result import SpectraResult
 from headscape.studies.work.engines import LocalEngine
 from headscape.studies.work.folder import Folder, study_folder
+from headscape.studies.work.handing import models_for
 from headscape.studies.work.how import How, Work
 from headscape.studies.work.units import run_units
 
 if TYPE_CHECKING:
     from headscape.attention.models import Model
+    from headscape.attention.sending import Named
     from headscape.attention.weights import Part
 
 __all__ = ["spectra"]
 
 Array = npt.NDArray[Any]
-Units = dict[str, tuple[Path, Any, Any]]
+Units = dict[str, tuple[Path, Any]]
 PER_HEAD = ("q", "k", "v", "o")
 """Kinds of matrices that consist of heads."""
 
@@ -60,7 +62,7 @@ def spectra(
     rotations
         Number of random rotations behind the p-values of the alignments.
     how
-        jobs (layers at a time, threads of this process), resume, progress, say: see
+        jobs (layers at a time, as threads of this process), engine, resume, progress, say: see
         `headscape.studies.work.how.How`.
 
     Raises
@@ -71,11 +73,10 @@ def spectra(
     from headscape.attention.weights import check_weights, parts_of
 
     work = Work.of(**how)
-    if not isinstance(work.engine, LocalEngine):
-        raise InputError("the spectra study works on a model in memory: leave the engine out")
     integer("rotations", rotations, low=1)
     check_seed(random_state)
-    work = replace(work, engine=LocalEngine(work.engine.jobs, "threads"))  # they share the model
+    if isinstance(work.engine, LocalEngine):
+        work = replace(work, engine=LocalEngine(work.engine.jobs, "threads"))  # they share the model
     for one in (model, control):
         if one is not None:
             check_weights(one.module)
@@ -87,10 +88,16 @@ def spectra(
     facts = {"source": model.source, "dtype": model.dtype, "rotations": rotations, "seed": random_state}
     facts["quantized"] = model.quantized
     inputs = {"model": model.fingerprint, "control": None if control is None else control.fingerprint}
-    with study_folder(run, SpectraResult.study, facts, inputs, work) as folder, one_blas_thread():
+    with (
+        work.started(None if run is None else run.path),
+        study_folder(run, SpectraResult.study, facts, inputs, work) as folder,
+        one_blas_thread(),
+    ):
         own = _units(model, parts, folder, "layer")
         initial = {} if control is None else _units(control, parts, folder, "control-layer")
-        run_units(_measure, own | initial, work, work.stage("layers", len(own | initial)))
+        models, to_do = models_for(work, {"layer": model} | ({} if control is None else {"control-layer": control}))
+        units = {name: (path, models[name.split()[0]], inside) for name, (path, inside) in (own | initial).items()}
+        run_units(_measure, units, to_do, work.stage("layers", len(units)))
         matrices, heads, values = _tables(own)
         first = _tables(initial)[:2] if initial else (None, None)
         work.say("rotating keys against queries at random")
@@ -126,12 +133,22 @@ def _units(model: Model, parts: Sequence[Part], folder: Folder, name: str) -> Un
     found: Units = {}
     for (block, layer), inside in layers.items():
         path = folder.unit(f"{name}-{block}-{layer:04d}", model.fingerprint, model.dtype, model.quantized, block, layer)
-        found[f"{name} {block}.{layer}"] = (path, model, inside)
+        found[f"{name} {block}.{layer}"] = (path, inside)
     return found
 
 
-def _measure(path: Path, model: Model, parts: Sequence[Part]) -> None:
-    """The spectra of one layer."""
+def _measure(path: Path, given: Model | Named, parts: Sequence[Part]) -> None:
+    """The spectra of one layer, of the model or of the one that this process loads."""
+    from headscape.attention.sending import Named, received
+
+    if not isinstance(given, Named):  # shared by threads of this process, whose settings stay as they are
+        _measure_here(path, given, parts)
+        return
+    with received(given, 1) as model, one_blas_thread():
+        _measure_here(path, model, parts)
+
+
+def _measure_here(path: Path, model: Model, parts: Sequence[Part]) -> None:
     from headscape.attention.weights import read
 
     arrays: dict[str, Array] = {}
@@ -164,7 +181,7 @@ def _tables(units: Units) -> tuple[pd.DataFrame, pd.DataFrame, dict[str, Array]]
     matrices: list[dict[str, Any]] = []
     heads: list[dict[str, Any]] = []
     values: dict[str, Array] = {}
-    for path, _, parts in units.values():
+    for path, parts in units.values():
         arrays, metadata = read_arrays(path)
         place = {"block": parts[0].block, "layer": parts[0].layer}
         for i, (part, (m, n)) in enumerate(zip(parts, json.loads(metadata["shapes"]), strict=True)):

@@ -15,10 +15,11 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from headscape.attention.inputs import read_texts, sample_text
+from headscape.attention.inputs import read_labelled, read_texts, sample_text
 from headscape.errors import InputError
 from headscape.hopfield.networks import NetworkConfig
 from headscape.records import load_record
+from headscape.storage import foreign_file
 from headscape.studies.train.augment import augmented
 
 __all__ = ["PARTS", "Data", "ImageData", "TextData", "check_source", "image_data", "stored_data", "text_data"]
@@ -203,11 +204,7 @@ def _sized(x: Tensor, config: NetworkConfig) -> Tensor:
 
 
 def _of_npz(path: Path) -> Arrays:
-    try:
-        with np.load(path, allow_pickle=False) as loaded:
-            arrays = {name: loaded[name] for name in loaded.files}
-    except (OSError, ValueError) as error:
-        raise InputError(f"{path} is not an .npz of images ({error})") from None
+    arrays = read_labelled(path)
     if not {"images", "labels"} <= arrays.keys():
         raise InputError(f"{path} holds {', '.join(arrays)}; it needs images and labels")
     return arrays
@@ -228,7 +225,7 @@ def _of_folder(folder: Path) -> Arrays:
 
 def _read_idx(path: Path) -> npt.NDArray[np.uint8]:
     """Read a gzipped IDX file of bytes, the format of the MNIST family: axes, sizes, values."""
-    with gzip.open(path) as file:
+    with foreign_file(path), gzip.open(path) as file:
         raw = file.read()
-    shape = np.frombuffer(raw, ">u4", raw[3], offset=4)
-    return np.frombuffer(raw, np.uint8, offset=4 + 4 * raw[3]).reshape(shape)
+        shape = np.frombuffer(raw, ">u4", raw[3], offset=4)
+        return np.frombuffer(raw, np.uint8, offset=4 + 4 * raw[3]).reshape(shape)

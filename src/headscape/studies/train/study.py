@@ -5,7 +5,6 @@ An arm is one kind of attention under comparison (`headscape.hopfield.networks.A
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, replace
@@ -15,6 +14,8 @@ from typing import Any, TypeVar, Unpack
 
 from headscape.attention.bundled import BUNDLED
 from headscape.attention.models import device_of
+from headscape.checks import integer
+from headscape.checks import seed as check_seed
 from headscape.errors import HeadscapeError, InputError
 from headscape.fingerprints import digest
 from headscape.hopfield.networks import ARMS, Attention, NetworkConfig, Transformer, arm, base_arm
@@ -23,6 +24,7 @@ from headscape.hopfield.pretrained import config_of
 from headscape.hopfield.state import Init
 from headscape.records import save_record
 from headscape.runs import Run
+from headscape.storage import read_json
 from headscape.studies.train.augment import check_augment
 from headscape.studies.train.baselines import run_baselines
 from headscape.studies.train.data import Data, TextData, check_source, image_data, text_data
@@ -127,8 +129,8 @@ def train(
     work = Work.of(**how)
     threads = 1 if work.asked_threads is None else work.asked_threads  # rounding depends on them
     for count, value in {"seeds": seeds, "threads": threads, "finalists": finalists}.items():
-        if value < 1:
-            raise InputError(f"{count} must be at least 1, not {value}")
+        integer(count, value, low=1)
+    check_seed(random_state)
     attention = _attentions(arms, alpha, alpha_hidden, init)
     chosen = preset(name) if name in PRESETS or not _is_model(name) else _further(name)
     network = replace(chosen.network, **dict(sizes or {}))
@@ -284,7 +286,7 @@ def _compared(
             path = folder.unit(trial.name, asdict(plan), data.about, threads, asdict(trial), ending="json")
             units[trial.name] = (path, plan, place, trial, threads, None if work.engine.apart else steps.tick)
         run_units(run_trial, units, work, steps)
-        return [json.loads(unit[0].read_text(encoding="utf-8")) for unit in units.values()]
+        return [read_json(unit[0]) for unit in units.values()]
 
     def trial(a: str, rate: float, seed: int) -> Trial:
         stretch = base_arm(a).stretch
@@ -304,7 +306,7 @@ def _compared(
         work.say("learning rates: " + ", ".join(f"{a} {'/'.join(f'{r:g}' for r in final[a])}" for a in free))
     logs = trained([trial(a, rate, seed) for seed in seeds for a in attention for rate in final[a]])
     best = as_standard({a: _ranked(logs, a)[0] for a in free})
-    return [log for log in search if log not in logs] + logs, best, json.loads(file.read_text(encoding="utf-8"))
+    return [log for log in search if log not in logs] + logs, best, read_json(file)
 
 
 def _ranked(logs: Sequence[Log], arm: str) -> list[float]:

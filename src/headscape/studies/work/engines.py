@@ -48,7 +48,7 @@ def attempt(function: Function, arguments: Sequence[Any]) -> Failure | None:
     except MemoryError:
         return Failure("out of memory; take fewer jobs, tokens, heads or batches")
     except Exception as error:
-        mistake = about_a_file(error) if isinstance(error, OSError) else None
+        mistake = about_a_file(error)
         if mistake is not None:
             return Failure(str(mistake), mistake=True)
         if os.environ.get("HEADSCAPE_DEBUG"):

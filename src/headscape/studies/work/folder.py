@@ -22,7 +22,7 @@ from headscape.locks import locked
 from headscape.records import FORMAT
 from headscape.results import Result
 from headscape.runs import Run
-from headscape.storage import LOCK, write_json, writes_to
+from headscape.storage import LOCK, read_json, write_json, writes_to
 from headscape.studies.work.how import Work
 
 __all__ = ["Folder", "Kept", "kept_studies", "newest", "newest_by_block", "study_folder"]
@@ -79,6 +79,8 @@ def study_folder(
     place = home.resolve() / study
     folder = Folder(study, key, place / key, place / UNITS)
     writes_to(folder.units)
+    if folder.units.exists() and not folder.units.is_dir():
+        raise InputError(f"{folder.units} is a file where the units of the study are kept; move it away")
     if isinstance(run, Run) and run.gap:
         work.say(run.gap)
     if work.resume and not folder.path.is_dir():
@@ -150,10 +152,11 @@ def kept_studies(run: Run | Path, study: str) -> list[Kept]:
         result = file.parent / "result.json"
         finished = result.stat().st_mtime_ns / 1e9 if result.is_file() else None
         try:
-            facts = json.loads(file.read_text(encoding="utf-8"))
+            facts = read_json(file)
         except (OSError, ValueError):
             facts = {}
-        found.append(Kept(study, file.parent, facts if isinstance(facts, dict) else {}, finished))
+        facts = {k: v for k, v in facts.items() if isinstance(v, dict)} if isinstance(facts, dict) else {}
+        found.append(Kept(study, file.parent, facts, finished))
     return sorted(found, key=lambda kept: kept.finished or 0)
 
 

@@ -1,0 +1,76 @@
+"""What compression says, in sentences: organized trees beside their controls, in maps, in the model, and as a rate."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from headscape.intervals import mean_interval
+from headscape.results import Finding
+from headscape.studies.work.sentences import on_claim
+from headscape.verdicts import judge, strictest
+
+if TYPE_CHECKING:
+    from headscape.studies.compress.result import CompressResult
+
+__all__ = ["findings"]
+
+KEPT = 0.05
+"""Share of numbers at which ways are compared."""
+CONTROLS = ("natural", "permuted")
+
+
+def findings(r: CompressResult) -> list[Finding]:
+    """All findings, in the order in which a reader should meet them."""
+    return [_maps(r), *([] if r.change is None else [_model(r)]), _rate(r)]
+
+
+def _maps(r: CompressResult) -> Finding:
+    own = r.of(r.error, "organized", KEPT)
+    verdict = strictest(
+        *(
+            judge(mean_interval(own - r.of(r.error, way, KEPT)), below=0.0, control=f"less that of {way} order")
+            for way in CONTROLS
+        )
+    )
+    e = {
+        way: mean_interval(r.of(r.error, way, KEPT)) for way in ("organized", "natural", "permuted", "svd", "supports")
+    }
+    rest = (
+        f": with {KEPT:.0%} of the numbers, maps rebuilt from the largest Haar coefficients on organized trees are off by "
+        f"{e['organized']} (relative error), in the natural order by {e['natural'].value:.2g}, with permuted leaves by "
+        f"{e['permuted'].value:.2g}, from singular values of each head by {e['svd'].value:.2g}, and from the largest supports by "
+        f"{e['supports'].value:.2g}."
+    )
+    return on_claim("compress.maps", verdict, rest, "map-error")
+
+
+def _model(r: CompressResult) -> Finding:
+    assert r.change is not None
+    c = {way: np.abs(r.of(r.change, way, KEPT)) for way in ("organized", "natural", "permuted", "svd")}
+    verdict = strictest(
+        *(
+            judge(mean_interval(c["organized"] - c[way]), below=0.0, control=f"less that of {way} order")
+            for way in CONTROLS
+        )
+    )
+    means = {way: mean_interval(values) for way, values in c.items()}
+    what = {"loss": "nats of loss", "state": "of the final hidden state"}[r.unit]
+    rest = (
+        f": with {KEPT:.0%} of the numbers the change is {means['organized']} {what}; in the natural order "
+        f"{means['natural'].value:.2g}, with permuted leaves {means['permuted'].value:.2g}, from singular values {means['svd'].value:.2g}."
+    )
+    return on_claim("compress.model", verdict, rest, "model-change")
+
+
+def _rate(r: CompressResult) -> Finding:
+    alpha = np.array([np.nanmedian(row) if np.isfinite(row).any() else np.nan for row in r.alpha])
+    promised, own = mean_interval(alpha), mean_interval(r.rates["supports"])
+    verdict = judge(mean_interval(r.rates["supports"] - alpha), above=0.0, control="less the exponent, paired by input")
+    others = ", ".join(f"{way} {r.rates[way].mean():.2f}" for way in ("organized", "natural", "permuted", "svd"))
+    rest = (
+        f": with the k largest supports the error falls as k to the power -{own}; the median head's mixed Hoelder exponent, "
+        f"which promises that power up to logarithms, is {promised}. The other rates are {others}."
+    )
+    return on_claim("compress.rate", verdict, rest, "map-error")
