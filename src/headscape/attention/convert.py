@@ -13,7 +13,7 @@ import numpy as np
 
 from headscape.attention import bundled
 from headscape.attention.deci import read_deci
-from headscape.attention.loading import gguf_weights, mark_ragged, quiet, read_gguf
+from headscape.attention.loading import gguf_weights, mark_ragged, open_gguf, quiet, read_gguf
 from headscape.attention.ragged import write_plans
 from headscape.errors import InputError
 from headscape.fingerprints import file_hash, joint_hash
@@ -45,7 +45,6 @@ def converted(file: Path, say: Callable[[str], None]) -> Path:
             return target
         shutil.rmtree(target)
     say(f"converting {file.name} once to safetensors (about 20 s)")
-    import gguf
 
     target.parent.mkdir(parents=True, exist_ok=True)
     said = fields_of(file)
@@ -61,7 +60,7 @@ def converted(file: Path, say: Callable[[str], None]) -> Path:
         else:
             module, tokenizer = read_gguf(file)
             with ArrayWriter(made / "model.safetensors", len(module.state_dict()), {"format": "pt"}) as writer:
-                for name, weights in gguf_weights(gguf.GGUFReader(file), module):
+                for name, weights in gguf_weights(open_gguf(file), module):
                     writer.add(name, weights.astype(np.float32, copy=False))
             module.config.architectures, module.config.dtype = [type(module).__name__], "float32"
             module.config.save_pretrained(made)
@@ -90,10 +89,8 @@ def converted(file: Path, say: Callable[[str], None]) -> Path:
 
 def fields_of(file: Path) -> Mapping[str, Any]:
     """The fields of a GGUF file but for its tokens."""
-    import gguf
-
     try:
-        fields = gguf.GGUFReader(file).fields
+        fields = open_gguf(file).fields
     except (ValueError, IndexError, OSError) as error:
         raise InputError(f"{file.name} cannot be read as GGUF: {str(error).splitlines()[0]}") from None
     return {name: field.contents() for name, field in fields.items() if "tokens" not in name and "merges" not in name}

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from headscape.attention.loading import read_gguf_tokenizer
+from headscape.attention.loading import open_gguf, read_gguf_tokenizer
 from headscape.errors import InputError
 
 __all__ = ["read_deci"]
@@ -43,7 +43,7 @@ def read_deci(file: Path, said: Mapping[str, Any], scratch: Path) -> tuple[Any, 
 
     n = int(of("block_count"))
     heads, groups = (_each(of(f"attention.{name}"), n) for name in ("head_count", "head_count_kv"))
-    tensors = {t.name: t for t in gguf.GGUFReader(file).tensors}
+    tensors = {t.name: t for t in open_gguf(file).tensors}
     if not all(kv and h % kv == 0 for h, kv in zip(heads, groups, strict=True)):
         raise InputError(f"{file.name} has layers without attention, or with uneven groups; headscape cannot open it")
     size, n_kv = max(h // kv for h, kv in zip(heads, groups, strict=True)), max(groups)
@@ -105,7 +105,7 @@ def _tokenizer(file: Path, scratch: Path) -> Any:
     """The tokenizer, which transformers reads from a file that claims to be of architecture llama; None without one."""
     import gguf
 
-    fields = gguf.GGUFReader(file).fields
+    fields = open_gguf(file).fields
     kind = fields.get("tokenizer.ggml.model")
     if kind is None or kind.contents() in ("none", "no_vocab"):
         return None

@@ -17,6 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 from headscape.attention import bundled, projections
+from headscape.attention.loading import open_gguf
 from headscape.attention.models import Model
 from headscape.errors import InputError
 from headscape.pruning.forms import Removed, fill_groups
@@ -90,9 +91,7 @@ def write_gguf(
 
 def origin_of(file: Path) -> dict[str, Any]:
     """What `write_gguf` noted of the model a file came from; empty for any other file."""
-    import gguf
-
-    field = gguf.GGUFReader(file).fields.get(ORIGIN)
+    field = open_gguf(file).fields.get(ORIGIN)
     return {} if field is None else dict(json.loads(field.contents()))
 
 
@@ -179,7 +178,7 @@ def _tokenizer(model: Model) -> Iterator[tuple[str, Any, tuple[Any, ...]]]:
     files = list(folder.glob("*.gguf")) if folder is not None else [Path(model.source)]
     source = next((file for file in files if file.suffix == ".gguf" and file.is_file()), None)
     if source is not None:
-        for name, field in gguf.GGUFReader(source).fields.items():
+        for name, field in open_gguf(source).fields.items():
             if name.startswith("tokenizer."):
                 array = field.types[0] == gguf.GGUFValueType.ARRAY
                 yield name, field.contents(), (field.types[0], field.types[-1] if array else None)
