@@ -37,8 +37,9 @@ def add(run: str, study: str, name: str, command: str) -> None:
     ]
     tables = {title: as_records(frame) for title, frame in result.summary()}
     facts = {"command": command, "findings": findings, "tables": tables}
-    if study == "claims":  # the rows are the result
-        facts = {"command": command, "quick": result.settings["quick"], "claims": as_records(result.claims)}
+    if study == "claims":  # the rows are the result; what claims.toml says of each is not kept again
+        rows = as_records(result.claims[["claim", "value", "low", "high", "n", "verdict", "why"]])
+        facts = {"command": command, "quick": result.settings["quick"], "claims": rows}
     write_json(DOCS / "results" / study / f"{name}.json", facts)
 
 

@@ -60,6 +60,9 @@ for name, heads in [("intact", []), ("chosen", chosen), ("random", heads_of(zip(
     print(f"{name:7} text {text:.2f}  copying {copying:.2f}")
 
 # %%
+# On text the chosen groups cost next to nothing, where random ones hurt. Copying pays all the same, and the average never showed it:
+# this is why ``hs.prune`` keeps a budget for every ability.
+#
 # Write it
 # --------
 # The file is opened again and its logits are compared with those of the ablated model before it gets its name.

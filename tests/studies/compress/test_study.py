@@ -49,6 +49,8 @@ def test_rates_are_slopes():
     np.testing.assert_allclose(made.rates["organized"], 0.4)
     (rate,) = [finding for finding in made.findings() if finding.claim == "compress.rate"]
     assert rate.verdict == "holds" and rate.judgement.statistic.value == pytest.approx(0.1)
+    rough = CompressResult(shares, raw, raw, np.full((3, 2), -0.1), None, "", {"shares": shares.tolist()})
+    assert [f.verdict for f in rough.findings() if f.claim == "compress.rate"] == ["cannot tell"]  # nothing is promised
 
 
 def test_maps_are_probabilities_over_present_keys():

@@ -9,7 +9,7 @@ import numpy as np
 from headscape.intervals import mean_interval
 from headscape.results import Finding
 from headscape.studies.work.sentences import on_claim
-from headscape.verdicts import judge, strictest
+from headscape.verdicts import cannot_tell, judge, strictest
 
 if TYPE_CHECKING:
     from headscape.studies.compress.result import CompressResult
@@ -18,7 +18,7 @@ __all__ = ["findings"]
 
 KEPT = 0.05
 """Share of numbers at which ways are compared."""
-CONTROLS = ("natural", "permuted")
+CONTROLS = {"permuted": "that with permuted leaves", "natural": "that in the natural order"}
 
 
 def findings(r: CompressResult) -> list[Finding]:
@@ -30,8 +30,8 @@ def _maps(r: CompressResult) -> Finding:
     own = r.of(r.error, "organized", KEPT)
     verdict = strictest(
         *(
-            judge(mean_interval(own - r.of(r.error, way, KEPT)), below=0.0, control=f"less that of {way} order")
-            for way in CONTROLS
+            judge(mean_interval(own - r.of(r.error, way, KEPT)), below=0.0, control=f"less {words}")
+            for way, words in CONTROLS.items()
         )
     )
     e = {
@@ -51,8 +51,8 @@ def _model(r: CompressResult) -> Finding:
     c = {way: np.abs(r.of(r.change, way, KEPT)) for way in ("organized", "natural", "permuted", "svd")}
     verdict = strictest(
         *(
-            judge(mean_interval(c["organized"] - c[way]), below=0.0, control=f"less that of {way} order")
-            for way in CONTROLS
+            judge(mean_interval(c["organized"] - c[way]), below=0.0, control=f"less {words}")
+            for way, words in CONTROLS.items()
         )
     )
     means = {way: mean_interval(values) for way, values in c.items()}
@@ -68,6 +68,8 @@ def _rate(r: CompressResult) -> Finding:
     alpha = np.array([np.nanmedian(row) if np.isfinite(row).any() else np.nan for row in r.alpha])
     promised, own = mean_interval(alpha), mean_interval(r.rates["supports"])
     verdict = judge(mean_interval(r.rates["supports"] - alpha), above=0.0, control="less the exponent, paired by input")
+    if not promised.low > 0:
+        verdict = cannot_tell(f"nothing is promised: the exponent {promised} is not above 0", own)
     others = ", ".join(f"{way} {r.rates[way].mean():.2f}" for way in ("organized", "natural", "permuted", "svd"))
     rest = (
         f": with the k largest supports the error falls as k to the power -{own}; the median head's mixed Hoelder exponent, "
