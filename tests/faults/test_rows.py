@@ -171,6 +171,7 @@ def test_f5_a_lost_batch_is_said_and_does_not_shift_units(imported, tmp_path):
 def test_f6_other_weights_are_refused_by_name(network, tmp_path):
     model = tmp_path / "model"
     shutil.copytree(network, model)
+    shutil.copy(network.parent / "text.txt", tmp_path)
     run = captured(model, tmp_path / "R")
     weights = {name: a * 1.5 for name, a in load_file(model / "model.safetensors").items()}
     save_file(weights, model / "model.safetensors", {"format": "pt"})
@@ -301,7 +302,7 @@ PYTHON = [
     *("hs.Questionnaire(markov_alpha=float('nan')).fit(X)", "hs.Questionnaire(random_state=-1).fit(X)"),
     *("hs.diffusion_map(np.eye(4), t=float('nan'))", "hs.PartitionTree.dyadic(2.5)"),
     "hs.Questionnaire().fit(np.full((8, 8, 8), np.finfo(float).max))",
-    "hs.scale_scores(None, float('nan')).__enter__()",
+    "hs.scale_scores(None, [], float('nan')).__enter__()",
 ]
 
 
