@@ -1,5 +1,10 @@
 """Models spread over devices, memory and disk: everything equals the model in one piece."""
 
+import json
+import subprocess
+import sys
+from pathlib import Path
+
 import numpy as np
 import pytest
 import torch
@@ -88,7 +93,7 @@ def test_replayed_layers_get_their_own_forward_back(spread):
         assert torch.equal(spread.module(**ids).logits, before)
 
 
-def test_layers_on_disk_are_not_in_memory_and_cannot_be_changed(folder):
+def test_layers_streamedare_not_in_memory_and_cannot_be_changed(folder):
     model = loaded(folder, device="disk")
     assert on_disk(model.module) and model.device == "cpu" and model.device_map == "disk"
     layers = [p for name, p in model.module.named_parameters() if ".layers." in name]
@@ -125,3 +130,15 @@ def test_dtype_auto_is_that_of_the_files(tmp_path):
     make("llama").to(torch.bfloat16).save_pretrained(tmp_path)
     model = hs.load_model(tmp_path, device="cpu", dtype="auto")
     assert model.dtype == "bfloat16" and model.module.dtype == torch.bfloat16
+
+
+def test_a_model_of_twice_the_memory_is_captured():
+    """A quarter of the size that the benchmark has by default, in a process that is ended beyond its limit."""
+    script = Path(__file__).parents[2] / "benchmarks" / "large_model.py"
+    asked = ["--gigabytes", "1", "--limit", "0.5", "--whole", "--json"]
+    done = subprocess.run([sys.executable, script, *asked], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    streamed, whole = json.loads(done.stdout.splitlines()[-1])
+    assert streamed["checksum"] == whole["checksum"]
+    assert streamed["weights"] > 0.9e9 and streamed["peak"] < 0.5e9
+    assert streamed["peak loading"] < 0.3 * streamed["weights"]
