@@ -53,8 +53,8 @@ hs.show(mine, 0, 1)
 # %%
 # A role of your own
 # ------------------
-# A function of maps (query, key, head) and tokens is a role too. ``chance`` is then its score on shuffled rows. With a single input,
-# ``holds`` only says that the score is above it: the other heads here are noise, and some are above by accident.
+# A function of maps (query, key, head) and tokens is a role too. ``chance`` is then its mean score on shuffled rows, and a
+# head ``holds`` the role where it beats all 19 of these, which one head of noise in twenty does by accident.
 
 
 def looks_far(maps, tokens):

@@ -105,6 +105,8 @@ def test_a_role_of_ones_own_is_a_function_of_maps_and_tokens():
         [[np.diagonal(captured.tensor(i).values[:, :, h], -2).mean() for h in range(4)] for i in range(4)], axis=0
     )
     np.testing.assert_allclose(np.sort(found["score"])[::-1], np.sort(own)[::-1], rtol=1e-6)
+    noise = hs.AttentionTensor(np.random.default_rng(0).dirichlet(np.ones(12), (12, 40)).transpose(0, 2, 1))
+    assert hs.find_heads(noise, two_back, top=None)["holds"].mean() < 0.2
     with pytest.raises(hs.InputError, match="a score per head"):
         hs.find_heads(X, lambda maps, tokens: 1.0)
 

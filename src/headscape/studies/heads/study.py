@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import pandas as pd
 
 from headscape.captures import Capture, open_capture
@@ -21,6 +22,9 @@ from headscape.studies.work.folder import newest_by_block
 from headscape.tensor import AttentionTensor, HeadId
 
 __all__ = ["find_heads"]
+
+SHUFFLES = 19
+"""Draws of shuffled rows that a head must beat to have a role of one's own: one head of noise in twenty does."""
 
 
 def find_heads(
@@ -51,8 +55,8 @@ def find_heads(
     -------
     DataFrame
         block, layer, head, score (mean over batches), chance (the score of attention spread at random; for a function
-        of one's own its score on shuffled rows), share (of the batches in which the head holds the role), copying (of
-        the OV circuit, beside induction where the weights were there), holds.
+        of one's own its mean score on shuffled rows, of which a head must beat all 19), share (of the batches in which
+        the head holds the role), copying (of the OV circuit, beside induction where the weights were there), holds.
 
     >>> maps = np.zeros((4, 4, 2)); maps[1:, 0, 0] = 1; maps[:, :, 1] = 0.25; maps[0, 0, 0] = 1
     >>> find_heads(AttentionTensor(maps), "sink")[["layer", "head", "score", "holds"]]
@@ -139,11 +143,14 @@ def _tensors(source: Any, block: str | None) -> list[AttentionTensor]:
 
 
 def _own(X: AttentionTensor, function: RoleFunction, seed: int) -> pd.DataFrame:
-    """Scores of one batch by a function of the user's, and on its rows shuffled."""
-    score, chance = (
-        np.asarray(function(tensor.values, tensor.key_tokens), dtype=float) for tensor in (X, shuffled_rows(X, seed))
-    )
+    """Scores of one batch by a function of the user's, and on its rows shuffled: a head is above all of these, or not."""
+
+    def scored(tensor: AttentionTensor) -> npt.NDArray[np.float64]:
+        return np.asarray(function(tensor.values, tensor.key_tokens), dtype=float)
+
+    score = scored(X)
     if score.shape != (len(X.heads),):
         raise InputError(f"the role's function returned shape {score.shape}; a score per head is ({len(X.heads)},)")
+    draws = np.array([scored(shuffled_rows(X, seed + draw)) for draw in range(SHUFFLES)])
     frame = pd.DataFrame(X.heads, columns=list(HeadId._fields))
-    return frame.assign(score=score, chance=chance, share=(score > chance).astype(float))
+    return frame.assign(score=score, chance=draws.mean(axis=0), share=(score > draws.max(axis=0)).astype(float))
