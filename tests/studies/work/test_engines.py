@@ -217,8 +217,11 @@ def test_ablations_by_workers_that_load_the_model_give_the_same_bytes(tmp_path, 
 def test_studies_of_a_model_by_workers_that_load_it_give_the_same_bytes(tmp_path, cluster, tiny):
     from headscape.studies.collapse import collapse
     from headscape.studies.gaussian import gaussian
+    from headscape.studies.prompt import prompt
     from headscape.studies.spectra import spectra
 
+    words = tmp_path / "words.csv"
+    words.write_text("word,clue,category\n" + "".join(f"w{i},w{i + 9} w{i + 20},x\n" for i in range(1, 9)))
     model, control = (hs.load_model(tiny, device="cpu", random_init=seed) for seed in (None, 0))
     for name in ("local", "dask"):
         run = tmp_path / name / "run"
@@ -227,7 +230,8 @@ def test_studies_of_a_model_by_workers_that_load_it_give_the_same_bytes(tmp_path
         spectra(model, run, control=control, rotations=20, **how)
         gaussian(run, model=model, control=control, batches=3, **how)
         collapse(run, model=model, control=control, batches=2, **how)
-    for study in ("spectra", "gaussian", "collapse"):
+        prompt(model, run, table=words, word="w1", shots=1, prompts=1, alphas=(2.0,), permutations=9, **how)
+    for study in ("spectra", "gaussian", "collapse", "prompt"):
         found = contents(tmp_path / "dask" / "run" / study)
         assert found and found == contents(tmp_path / "local" / "run" / study), study
 
