@@ -1,6 +1,6 @@
 """The questionnaire beside its slow twin and a version on scipy's cityblock, in one run; and how it grows.
 
-    python benchmarks/questionnaire.py [--threads 2] [--repeats 5] [--growth]
+    python benchmarks/questionnaire.py [--threads 2] [--repeats 5] [--growth] [--beside OTHER/src]
 
 Compilation is cached and left out. Both wall clock and CPU time (of all threads) are given: the second hardly feels
 other work on the machine. The slow twin, a direct sum over all folder tuples, runs on a small tensor only.
@@ -12,12 +12,15 @@ import argparse
 import cProfile
 import json
 import math
+import os
 import pstats
 import resource
 import subprocess
 import sys
+import tempfile
 from collections.abc import Callable
 from pathlib import Path
+from statistics import median
 
 import numpy as np
 from scipy.spatial.distance import pdist, squareform
@@ -102,11 +105,12 @@ def measured(calls: dict[str, Callable[[], object]], repeats: int, warm: bool = 
 
 
 def profile(X: np.ndarray) -> None:
+    Questionnaire(n_jobs=1).fit(X)  # what is compiled is loaded
     profiler = cProfile.Profile()
     profiler.runcall(Questionnaire(n_jobs=1).fit, X)
     stats = pstats.Stats(profiler).stats  # type: ignore[attr-defined]
     whole = sum(entry[2] for entry in stats.values())
-    top = sorted(stats.items(), key=lambda item: -item[1][2])[:6]
+    top = sorted(stats.items(), key=lambda item: -item[1][2])[:10]
     print(table(["function", "share"], [[name, f"{entry[2] / whole:.0%}"] for (_, _, name), entry in top]))
 
 
@@ -130,16 +134,67 @@ def one(shape: tuple[int, int, int], threads: int) -> None:
     print(json.dumps({"wall": time.wall, "cpu": time.cpu, "peak": peak}))
 
 
+CHILD = """
+import hashlib, json, sys, time
+import numpy as np
+from headscape.geometry.questionnaire import Questionnaire
+X = np.load(sys.argv[1])
+Questionnaire(n_jobs=1).fit(X)
+for line in sys.stdin:
+    began = time.process_time()
+    q = Questionnaire(n_jobs=1).fit(X)
+    took = time.process_time() - began
+    bits = hashlib.sha256(b"".join(np.ascontiguousarray(tree.labels).tobytes() for tree in q.trees_)).hexdigest()
+    print(json.dumps([took, bits]), flush=True)
+"""
+
+
+def beside(other: Path, repeats: int) -> None:
+    """Time this source and another, in turns in two processes: CPU seconds, and whether the trees have the same bits."""
+    with tempfile.TemporaryDirectory() as folder:
+        file = Path(folder) / "X.npy"
+        np.save(file, attention(SHAPES[0]))
+        children = {
+            name: subprocess.Popen(
+                [sys.executable, "-c", CHILD, str(file)],
+                env=os.environ | {"PYTHONPATH": str(tree), "OMP_NUM_THREADS": "1", "NUMBA_NUM_THREADS": "1"},
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                text=True,
+            )
+            for name, tree in (("this", Path(__file__).parents[1] / "src"), ("other", other))
+        }
+        found: dict[str, list[tuple[float, str]]] = {name: [] for name in children}
+        for _ in range(repeats):
+            for name, child in children.items():
+                assert child.stdin is not None
+                assert child.stdout is not None
+                child.stdin.write("\n")
+                child.stdin.flush()
+                found[name].append(tuple(json.loads(child.stdout.readline())))
+        for child in children.values():
+            child.communicate()
+    seconds = {name: median(took for took, _ in runs) for name, runs in found.items()}
+    same = len({bits for runs in found.values() for _, bits in runs}) == 1
+    print(f"{SHAPES[0]}: {seconds['this']:.2f} CPU seconds, the other source {seconds['other']:.2f}: ", end="")
+    print(f"{seconds['other'] / seconds['this']:.2f} times as fast; trees {'have the same bits' if same else 'DIFFER'}")
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--repeats", type=int, default=5)
     parser.add_argument("--growth", action="store_true", help="the table of shapes up to (1024, 1024, 270)")
+    parser.add_argument("--beside", type=Path, help="the src folder of another version, to compare with")
     parser.add_argument("--one", help=argparse.SUPPRESS)
     given = parser.parse_args()
     if given.one:
         query, key, head = (int(n) for n in given.one.split(","))
         one((query, key, head), given.threads)
+    elif given.beside:
+        beside(given.beside.resolve(), given.repeats)
+        print("\nWhere the time goes, 1 thread:\n")
+        profile(attention(SHAPES[0]))
     elif given.growth:
         growth(given.threads)
     else:
