@@ -24,7 +24,7 @@ def captured_by(model, n=5, tokens=48, folder=None, block=None, same=False):
     site = next(site for site in model.sites if block in (None, site.block))
     words = [str(i) for i in range(tokens)]
     info = {
-        "keep": ["probs"],
+        "keep": ["probs" if folder is None else "queries"],  # a run must hold the maps that it says it kept
         "blocks": {site.block: {"mask": site.mask, "query_tokens": words, "key_tokens": words}},
         "layers": {site.block: {str(s.layer): list(range(s.n_heads)) for s in model.sites if s.block == site.block}},
         "origin": [0],

@@ -67,9 +67,9 @@ def test_capture_without_attention_says_so(tmp_path):
     run = make_run(tmp_path / "run", attention())
     for path in (run.path / "attention").iterdir():
         raw = path.read_bytes()
-        path.write_bytes(raw.replace(b'\\"keep\\": [\\"probs\\"]', b'\\"keep\\": [\\"other\\"]'))
+        path.write_bytes(raw.replace(b'\\"keep\\": [\\"probs\\"]', b'\\"keep\\": [\\"keys\\"] '))
     text = write_report(run, [result_of(4, 3)]).read_text()
-    assert "the capture kept other; capture again with --keep probs" in text
+    assert "the capture kept keys; capture again with --keep probs" in text
 
 
 def test_damaged_capture_says_so(tmp_path):
