@@ -71,9 +71,9 @@ class ClaimsResult(Result):
         found = []
         for paper, rows in self.papers().items():
             counts = [(verdict, int((rows["verdict"] == verdict).sum())) for verdict in VERDICTS]
-            said = ", ".join(f"{n} {_WORDS[verdict]}" for verdict, n in counts if n)
-            of = f"{len(rows)} claim{'s' if len(rows) > 1 else ''}"
-            found.append(Finding(f"{paper.authors} ({paper.year}): of {of} {said}.", f"claims-{paper.id}"))
+            said = ", ".join(f"{n} {_WORDS[verdict][n > 1]}" for verdict, n in counts if n)
+            of = f"of {len(rows)} claims {said}" if len(rows) > 1 else f"its one claim {said.removeprefix('1 ')}"
+            found.append(Finding(f"{paper.authors} ({paper.year}): {of}.", f"claims-{paper.id}"))
         return found
 
     def figures(self) -> list[FigureSpec]:
@@ -88,8 +88,8 @@ class ClaimsResult(Result):
 
 
 _WORDS = {
-    "holds": "hold",
-    "does not hold": "do not hold",
-    "cannot tell": "cannot be told",
-    "not applicable": "are not about this model",
+    "holds": ("holds", "hold"),
+    "does not hold": ("does not hold", "do not hold"),
+    "cannot tell": ("cannot be decided", "cannot be decided"),
+    "not applicable": ("is not about this model", "are not about this model"),
 }
