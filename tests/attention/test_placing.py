@@ -6,6 +6,7 @@ import sys
 from pathlib import Path
 
 import numpy as np
+import pandas as pd
 import pytest
 import torch
 
@@ -15,7 +16,7 @@ from headscape.attention.loss import loss
 from headscape.attention.placing import device_map_of, on_disk
 from headscape.attention.sending import named, received
 from headscape.attention.stack import stack_of
-from headscape.attention.weights import parts_of, put, read
+from headscape.attention.weights import check_weights, parts_of, put, read
 from tiny import Letters
 from zoo import make
 
@@ -103,6 +104,19 @@ def test_layers_streamedare_not_in_memory_and_cannot_be_changed(folder):
         pass
 
 
+def test_pruning_and_studies_of_weights_are_the_same(spread, whole, tmp_path):
+    text = tmp_path / "judge.txt"
+    text.write_text(TEXT[0] * 6)
+    found = []
+    for model in (spread, whole):
+        check_weights(model.module)
+        captured = hs.capture(model, TEXT, tokens=16, batches=3)
+        pruned = hs.prune(captured, model, text, windows=3, n_heads=2, evaluations=2, threads=1)
+        found.append((pruned.proposal, pruned.costs))
+    assert found[0][0] == found[1][0]
+    pd.testing.assert_frame_equal(found[0][1], found[1][1])
+
+
 def test_a_worker_loads_it_in_the_same_way(folder):
     name = named(loaded(folder, device_map=BY_HAND))
     hash(name)
@@ -142,3 +156,17 @@ def test_a_model_of_twice_the_memory_is_captured():
     assert streamed["checksum"] == whole["checksum"]
     assert streamed["weights"] > 0.9e9 and streamed["peak"] < 0.5e9
     assert streamed["peak loading"] < 0.3 * streamed["weights"]
+
+
+def test_studies_that_change_the_model_say_that_it_must_be_whole(folder, tmp_path):
+    from headscape.studies.collapse import collapse
+    from headscape.studies.gaussian import gaussian
+
+    model = hs.load_model(folder, device_map="disk")
+    model.tokenizer = Letters()
+    run = tmp_path / "run"
+    hs.capture(model, TEXT, tokens=24, batches=3, keep=("probs", "hidden"), out=run)
+    for study in (gaussian, collapse):
+        with pytest.raises(hs.InputError, match="layers are on disk; load it whole"):
+            study(run, model=model, threads=1)
+    assert {path.name for path in run.iterdir()} == {"attention", "run.json"}

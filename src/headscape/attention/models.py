@@ -199,7 +199,10 @@ def load_model(
         seed(random_init, "random_init")
     device_map = SPREAD.get(device, device_map)
     if device_map is not None and random_init is not None:
-        raise InputError("random weights are drawn whole; load them without a device map")
+        raise InputError(
+            "random weights are drawn whole: load them without a device map; on the command line take another --device, or "
+            "leave the control out (--no-control)"
+        )
     place = Place("cpu" if device in SPREAD else device_of(device), dtype, device_map)
     text = str(spec)
     path = Path(spec)

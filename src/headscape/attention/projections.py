@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import torch
 from torch import Tensor, nn
 
+from headscape.attention.placing import on_disk, present
 from headscape.attention.sites import example_input, run
 from headscape.attention.tapping import tapped
 from headscape.attention.taps import AttentionCall, Tap
@@ -69,7 +70,14 @@ def output_width(linear: nn.Module) -> int:
 
 
 def columns_of(linear: nn.Module) -> Tensor:
-    """The weight as (out, in)."""
+    """The weight as (out, in); a copy where it lies on disk."""
+    if on_disk(linear):
+        with present(linear):
+            return _columns(linear).clone()
+    return _columns(linear)
+
+
+def _columns(linear: nn.Module) -> Tensor:
     return _weight(linear).detach().T if _is_transposed(linear) else _weight(linear).detach()
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
@@ -21,7 +21,18 @@ if TYPE_CHECKING:
     from headscape.attention.models import Model
     from headscape.attention.sites import Site
 
-__all__ = ["KINDS", "Part", "Skipped", "check_weights", "parts_of", "put", "read", "read_bias", "select_parts"]
+__all__ = [
+    "KINDS",
+    "Part",
+    "Skipped",
+    "check_changeable",
+    "check_weights",
+    "parts_of",
+    "put",
+    "read",
+    "read_bias",
+    "select_parts",
+]
 
 Array = npt.NDArray[Any]
 Kind = Literal["q", "k", "v", "o", "gate", "up", "down"]
@@ -64,14 +75,27 @@ class Skipped(NamedTuple):
     why: str
 
 
+def check_changeable(network: nn.Module, what: str) -> None:
+    """Raise an `InputError` for a network with layers on disk, whose weights nothing can be done to."""
+    if on_disk(network):
+        raise InputError(
+            f"{what} changes the model, and some of its layers are on disk; load it whole (another --device)"
+        )
+
+
 def check_weights(network: nn.Module) -> None:
     """Raise an `InputError` that names the first weight with an entry that is NaN or infinite."""
-    for name, parameter in network.named_parameters():
-        with torch.no_grad():  # a sum is cheap, and is finite unless an entry is not (or it overflows)
-            if not torch.isfinite(parameter.sum()) and not torch.isfinite(parameter).all():
-                raise InputError(
-                    f"weight {name} holds NaN or infinite values; nothing computed from it would mean much"
-                )
+    for place, module in network.named_modules():
+        own = dict(module.named_parameters(recurse=False))
+        if not own:
+            continue
+        with torch.no_grad(), present(module) if any(p.is_meta for p in own.values()) else nullcontext():
+            for name, parameter in module.named_parameters(prefix=place, recurse=False):
+                # a sum is cheap, and is finite unless an entry is not (or it overflows)
+                if not torch.isfinite(parameter.sum()) and not torch.isfinite(parameter).all():
+                    raise InputError(
+                        f"weight {name} holds NaN or infinite values; nothing computed from it would mean much"
+                    )
 
 
 def parts_of(model: Model) -> tuple[list[Part], list[Skipped]]:

@@ -79,7 +79,9 @@ Device = Annotated[
 ]
 Weights = Annotated[
     str,
-    typer.Option("--weights", help="Number type of the weights: float32, bfloat16, float16."),
+    typer.Option(
+        "--weights", help="Number type of the weights: float32, bfloat16, float16, or auto (that of the files)."
+    ),
 ]
 Online = Annotated[bool, typer.Option("--online", help="Allow a hub id to be downloaded.")]
 Open = Annotated[bool, typer.Option("--open", help="Open the page in the browser.")]

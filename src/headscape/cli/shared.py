@@ -206,7 +206,7 @@ def loader(device: str, online: bool, quiet: bool, weights: str | None = None) -
 def _check_place(device: str, weights: str | None) -> None:
     """Refuse words that no model can be loaded with, also where a study could do without its model."""
     one_of("device", device.partition(":")[0], ("auto", "cpu", "cuda", "mps", "split", "disk"))
-    one_of("weights", weights, ("float32", "bfloat16", "float16"))
+    one_of("weights", weights, ("float32", "bfloat16", "float16", "auto"))
 
 
 def open_page(page: Path, show: bool, say: bool = True) -> None:

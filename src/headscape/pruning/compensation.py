@@ -24,6 +24,7 @@ import torch
 from torch import Tensor, nn
 
 from headscape.attention.models import Model
+from headscape.attention.placing import present
 from headscape.attention.projections import columns_of, output_projections
 from headscape.attention.samples import Sample, grouped
 from headscape.attention.sites import run
@@ -263,5 +264,6 @@ def _healed(layer: Fitted, output: Any) -> Callable[..., Tensor]:
     """What an output projection computes once it is healed."""
     columns = columns_of(output)
     weight = layer.weight(columns)
-    bias = layer.bias(columns) + (0 if output.bias is None else output.bias.detach())
+    with present(output):
+        bias = layer.bias(columns) + (0 if output.bias is None else output.bias.detach())
     return lambda _, args, __: nn.functional.linear(args[0], weight, bias)

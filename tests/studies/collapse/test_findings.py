@@ -7,6 +7,7 @@ import pytest
 
 import headscape as hs
 from headscape.studies.collapse import collapse
+from headscape.studies.collapse.result import geometric
 
 
 def by_claim(result):
@@ -91,3 +92,8 @@ def test_no_interval_below_the_precision_of_the_arithmetic(vit):
     assert last["residual"] == vit.floor[0] and np.isnan(last["residual_low"]) and last["n"] == 8
     assert (layers["residual"] >= vit.floor[0]).all()
     assert vit.by_variant.set_index("arm").loc["random, no skip", "residual_low":"residual_high"].isna().all()
+
+
+def test_two_inputs_that_differ_by_decades_leave_an_interval_open():
+    found = geometric(np.array([1e-300, 1.0]))
+    assert found.value == pytest.approx(1e-150) and not np.isfinite(found.high)

@@ -106,6 +106,11 @@ def test_steps_are_the_numbers_at_the_end_or_places(folder, tmp_path):
     (tmp_path / "b").mkdir()
     (tmp_path / "a").mkdir()
     assert list(find_series([tmp_path / "b", tmp_path / "a"])) == [0, 1]
+    for name in ("epoch5", "epoch10", "final"):
+        (tmp_path / "mixed" / name).mkdir(parents=True)
+        (tmp_path / "mixed" / name / "run.json").touch()
+    with pytest.raises(hs.InputError, match="final has no number at its end"):
+        find_series(tmp_path / "mixed")
 
 
 def test_what_cannot_be_followed_is_refused_by_name(folder, tmp_path):
@@ -147,3 +152,10 @@ def test_the_shared_map_of_a_sample_is_close_to_that_of_all_heads(monkeypatch):
     some = shared_map(points, 0)
     apart = [np.linalg.norm(c.reshape(-1, 1, 2) - c.reshape(1, -1, 2), axis=-1).ravel() for c in (some, whole)]
     assert np.corrcoef(*apart)[0, 1] > 0.99
+
+
+def test_two_inputs_make_one_pair_and_no_interval(folder, tmp_path):
+    for step in list(STEPS)[:2]:
+        batches = [[layer[None].astype(np.float32) for layer in maps_of(step, b)] for b in range(2)]
+        hs.from_attentions(batches, out=tmp_path / f"step-{step}")
+    assert series(tmp_path).noise.shape == (2, 1)

@@ -34,7 +34,9 @@ def entropy_column(variant: str) -> str:
 def geometric(values: Array) -> Interval:
     """Geometric mean of inputs with its interval: residuals differ by decades, and one must not carry the mean."""
     span = mean_interval(np.log10(values))
-    return Interval(10**span.value, 10**span.low, 10**span.high, span.n)
+    with np.errstate(over="ignore"):  # two inputs can leave an interval open to infinity
+        value, low, high = (float(np.power(10.0, end)) for end in (span.value, span.low, span.high))
+    return Interval(value, low, high, span.n)
 
 
 @dataclass(frozen=True, eq=False)

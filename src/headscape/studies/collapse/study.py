@@ -114,6 +114,9 @@ def _models(
     """The trained and the random network, as far as they can be had; raises where nothing is left to measure."""
     own, _ = models_of(captured, model, None, loader, seed, "without its model")
     if own is not None:
+        from headscape.attention.weights import check_changeable
+
+        check_changeable(own.module, "the collapse study")
         _, other = models_of(captured, None, control, loader, seed, "")
         return {"trained": own} | ({} if other is None else {"random": other})
     if control and model:

@@ -159,10 +159,11 @@ def _kept(captured: Capture, facts: Mapping[str, Any]) -> _Asked:
 
 def _inputs(model: Model, captured: Capture, facts: Mapping[str, Any]) -> _Asked:
     """With the model: the inputs, of which all tokens count but the first and special ones at the end."""
-    from headscape.attention.weights import check_weights
+    from headscape.attention.weights import check_changeable, check_weights
     from headscape.studies.gaussian.units import embedded, ids_of, inputs_of
 
     samples = inputs_of(model, captured, facts["block"], facts["batches"])
+    check_changeable(model.module, "the Gaussian study")
     check_weights(model.module)
     ids = ids_of(model, samples, facts["block"])
     n_token = stop = len(samples[0].tokens[facts["block"]][0])

@@ -19,7 +19,7 @@ from headscape.attention.mean_maps import mean_maps
 from headscape.attention.models import Model
 from headscape.attention.sending import Named, received
 from headscape.attention.sites import run
-from headscape.attention.weights import check_weights
+from headscape.attention.weights import check_changeable, check_weights
 from headscape.errors import InputError
 from headscape.geometry.diffusion import one_blas_thread
 from headscape.statistics.cosines import cosines, rank_correlations
@@ -50,6 +50,7 @@ def check_model(model: Model) -> None:
         )
     if model.tokenizer is None or not getattr(model.tokenizer, "is_fast", False):
         raise InputError(f"{model.source} has no fast tokenizer, which is needed for the characters of each token")
+    check_changeable(model.module, "the few-shot study")
     check_weights(model.module)
 
 

@@ -32,7 +32,7 @@ class SeriesResult(Result):
     (n_step, n_role, n_head) is the share of batches in which a head holds a role, named the role that names each head.
     entropies is (n_step, 2, n_head), coordinates (n_step, n_head, 2) on one diffusion map. moved (n_step - 1, n_head)
     is the Hellinger distance of a head's maps from one checkpoint to the next, change (n_step - 1, n_batch) the mean
-    difference of all scores, noise (n_step, n_batch) that of one checkpoint between two inputs.
+    difference of all scores, noise (n_step, n_pair) that of one checkpoint between two inputs.
     """
 
     study: ClassVar[str] = "series"

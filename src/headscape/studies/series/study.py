@@ -103,16 +103,27 @@ def find_series(runs: str | Path | Sequence[str | Path]) -> dict[int, Path]:
         raise InputError(f"{where} {len(paths)} runs; a series takes two or more, one per checkpoint")
     steps = [re.search(r"(\d+)$", path.name) for path in paths]
     numbers = [int(step.group(1)) if step else -1 for step in steps]
+    if isinstance(runs, (str, Path)) and -1 in numbers and max(numbers) > -1:
+        strange = paths[numbers.index(-1)]
+        raise InputError(
+            f"{strange.name} has no number at its end, others in {runs} have: name the runs in their order"
+        )
     if len(set(numbers)) < len(numbers) or -1 in numbers:
         numbers = list(range(len(paths)))
     return dict(sorted(zip(numbers, paths, strict=True)))
+
+
+def _kind(captured: Capture) -> str | None:
+    """The family of the network that was captured, where the run knows it."""
+    about = {} if captured.run is None else captured.run.meta.get("model") or {}
+    return about.get("family")
 
 
 def _same(paths: Sequence[Path], captured: Sequence[Capture], block: str) -> int:
     """How many batches all runs have; raises where runs cannot be followed from one to the next."""
     first = captured[0]
     for path, other in zip(paths, captured, strict=True):
-        if other.heads(block) != first.heads(block):
+        if other.heads(block) != first.heads(block) or _kind(other) != _kind(first):
             raise InputError(f"{path} has other heads than {paths[0]}: a series follows one network")
         for i in range(min(len(first), len(other))):
             if other.batch(i).tokens(block) != first.batch(i).tokens(block) or other.numbers[i] != first.numbers[i]:
@@ -168,6 +179,7 @@ def _summarize(
     named, held = zip(*(_roles(roles, *both, len(heads)) for both in zip(scores, chance, strict=True)), strict=True)
     maps = [np.concatenate(list(m["maps"]), axis=1) / np.sqrt(len(m["maps"])) for m in measured]
     shown = ~np.isnan(scores).all(axis=(0, 1, 3))  # roles that these inputs can show
+    pairs = scores.shape[1] if scores.shape[1] > 2 else 1  # two inputs make one pair
     return SeriesResult(
         heads=pd.DataFrame(heads, columns=list(HeadId._fields)),
         steps=np.array(steps),
@@ -180,7 +192,7 @@ def _summarize(
         coordinates=shared_map(maps, int(settings["seed"])),
         moved=np.array([np.linalg.norm(b - a, axis=1) / np.sqrt(2) for a, b in pairwise(maps)]),
         change=np.abs(np.diff(scores[:, :, shown], axis=0)).mean(axis=(2, 3)),
-        noise=np.abs(scores - np.roll(scores, 1, axis=1))[:, :, shown].mean(axis=(2, 3)),
+        noise=np.abs(scores - np.roll(scores, 1, axis=1))[:, :pairs][:, :, shown].mean(axis=(2, 3)),
         settings=dict(settings),
     )
 
