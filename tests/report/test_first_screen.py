@@ -84,7 +84,7 @@ def test_a_link_opens_a_head_and_the_address_follows(path, visit):
     page.click(cell(3, 0))
     assert page.evaluate("location.hash") == "#3.0"
     page.evaluate("location.hash = '#0.2'")
-    page.wait_for_function("document.body.dataset.head === 'decoder.0.2'")
+    page.wait_for_function("() => document.body.dataset.head === 'decoder.0.2'")
     assert visit(f"{path}#fig-fake-map").evaluate("location.hash") == "#fig-fake-map"  # no head: left alone
 
 

@@ -30,7 +30,9 @@ def test_few_heads(tmp_path, visit, n_layer, n_head):
     check(page, 4)
     if n_head == 1:  # the map has the page to itself, and is still seen whole
         page.set_viewport_size({"width": 1400, "height": 700})
-        page.wait_for_function("document.querySelector('#panel-maps canvas').getBoundingClientRect().bottom <= 700")
+        page.wait_for_function(
+            "() => document.querySelector('#panel-maps canvas').getBoundingClientRect().bottom <= 700"
+        )
     page.focus(".head_grid .plot")
     for key in ("ArrowRight", "ArrowDown", "ArrowLeft", "ArrowUp"):
         page.keyboard.press(key)
