@@ -3,12 +3,16 @@
 import numpy as np
 import pandas as pd
 import pytest
+import torch
 from scipy.stats import t
 
+import headscape as hs
 from headscape.studies.softmax.head import COLUMNS
 from headscape.studies.softmax.result import ALL_VARIANTS, HEAD_VARIANTS, SoftmaxResult
-from headscape.studies.softmax.study import _table
+from headscape.studies.softmax.study import _table, softmax
 from headscape.tensor import HeadId
+from tiny import Letters
+from zoo import ZOO
 
 N_HEAD = 10
 
@@ -151,3 +155,14 @@ def test_the_premise_is_that_the_loss_falls_where_mixed_differences_grow(sign, e
     found = SoftmaxResult(**{**vars(found), "values": values, "base": 9 + sign * np.arange(8) + sign * noise})
     assert verdict(found, "premise") == expected
     assert not [f for f in result(unit="state").findings() if f.claim == "softmax.premise"]
+
+
+@pytest.mark.parametrize(("name", "n"), [("gpt2", 7), ("bert", 6)])  # the premise is about a loss
+def test_random_weights_earn_no_tick(name, n):
+    torch.manual_seed(0)
+    model = hs.wrap_module(ZOO[name]().eval(), tokenizer=Letters())
+    cap = hs.capture(
+        model, ["the quick brown fox jumps " * 20], tokens=16, batches=8, keep=("scores",), dtype="float32"
+    )
+    found = softmax(cap, model=model, threads=1).findings()
+    assert len(found) == n and not any(finding.holds for finding in found)
