@@ -421,7 +421,8 @@ def wrap_module(
 ) -> Model:
     """Make a `Model` of a module that is already in memory.
 
-    A transformers model needs nothing more, also inside a wrapper of nnsight or TransformerLens. Of any other
+    A transformers model needs nothing more, also inside a wrapper of nnsight, TransformerLens, torch.compile or
+    parallel training. Of any other
     `torch.nn.Module`, its `MultiheadAttention` layers are found; otherwise `attention` names the submodules that compute
     attention (their softmax must run over a tensor (batch, head, query, key)). Such a module is captured on a list of
     its own inputs: a tensor, or a tuple or dict of arguments for each batch; `example` is one of them, needed before
@@ -463,11 +464,15 @@ def wrap_module(
 def _underlying(module: Any, tokenizer: Any, attention: Sequence[str] | None) -> tuple[Any, Any, Sequence[str] | None]:
     """The network inside a wrapper, with the wrapper's tokenizer.
 
-    nnsight keeps it as `_model`, TransformerLens' bridge as `original_model`; a HookedTransformer is a network of its
-    own, whose attention is computed in blocks.N.attn.
+    torch.compile keeps it as `_orig_mod`, parallel training as `module`, nnsight as `_model`, TransformerLens' bridge as
+    `original_model`; a HookedTransformer is a network of its own, whose attention is computed in blocks.N.attn.
     """
     import torch
+    from torch.nn import Module
 
+    parallel = (torch.nn.DataParallel, torch.nn.parallel.DistributedDataParallel)
+    while isinstance(inner := getattr(module, "module" if isinstance(module, parallel) else "_orig_mod", None), Module):
+        module = inner
     for name in ("_model", "original_model"):
         inner = getattr(module, name, None)
         if isinstance(inner, torch.nn.Module):
