@@ -19,13 +19,13 @@ import engine_units
 import headscape as hs
 from headscape.captures import import_array, open_capture
 from headscape.cli import main
+from headscape.compiled import cores
 from headscape.studies.compare.study import compare
 from headscape.studies.organize import study as organize_module
 from headscape.studies.organize.study import organize
 from headscape.studies.prune.study import prune
 from headscape.studies.softmax.study import softmax
 from headscape.studies.work import dask as engine_dask
-from headscape.studies.work import engines
 from headscape.studies.work.dask import DaskEngine
 from headscape.studies.work.engines import LocalEngine, engine_of, make_engine
 from headscape.studies.work.folder import study_folder
@@ -500,8 +500,11 @@ def test_dask_is_imported_only_when_asked_for():
     subprocess.run([sys.executable, "-c", code], check=True, timeout=LIMIT)
 
 
-def test_threads_are_explicit():
+def test_threads_are_explicit(monkeypatch):
     assert DaskEngine(2).threads(None) == 1 and DaskEngine(2).threads(3) == 3
-    assert LocalEngine(1).threads(None) == engines.cores() and LocalEngine(10**6).threads(None) == 1
+    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
+    assert LocalEngine(1).threads(None) == cores() and LocalEngine(10**6).threads(None) == 1
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+    assert LocalEngine(1).threads(None) == 1 and LocalEngine(1).threads(3) == 3
     assert {"OMP_NUM_THREADS", "NUMBA_NUM_THREADS"} <= engine_dask.WORKER_ENVIRONMENT.keys()
     assert set(engine_dask.WORKER_ENVIRONMENT.values()) == {"1"}

@@ -11,13 +11,13 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Unpack
 
-import numba
 import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
 from headscape.captures import Batch, Capture, open_capture
 from headscape.checks import seed as check_seed
+from headscape.compiled import kernel_threads
 from headscape.errors import InputError
 from headscape.geometry.consensus import consensus_of
 from headscape.geometry.distances import dip, mantel, mantel_permuted, pairs_of, ring_dips
@@ -278,11 +278,11 @@ def _unit(
     seed: int,
 ) -> None:
     """Organize batch i (of the block and kind of the facts) and its null, and write both."""
-    numba.set_num_threads(min(threads, numba.config.NUMBA_NUM_THREADS))  # type: ignore[attr-defined]
     X = open_capture(source).tensor(i, facts["block"], facts["kind"])
     n_basis = facts["n_basis"]
-    null = _measure(shuffled_rows(X, seed), settings, n_basis, threads)
-    arrays = _measure(X, settings, n_basis, threads)
+    with kernel_threads(threads):
+        null = _measure(shuffled_rows(X, seed), settings, n_basis)
+        arrays = _measure(X, settings, n_basis)
     arrays |= {f"null_{name}": null[name] for name in ("entropies", "network", "decay", "network_decay", "energy")}
     chance: dict[str, float] = {}
     if X.kind == "probs":
@@ -317,11 +317,9 @@ def shuffled_rows(X: AttentionTensor, random_state: int = 0) -> AttentionTensor:
     return replace(X, values=values)
 
 
-def _measure(
-    X: AttentionTensor, settings: Mapping[str, Any], n_basis: int, threads: int
-) -> dict[str, npt.NDArray[Any]]:
+def _measure(X: AttentionTensor, settings: Mapping[str, Any], n_basis: int) -> dict[str, npt.NDArray[Any]]:
     """Everything the study keeps of one tensor, as named arrays."""
-    fit = Questionnaire(**settings, n_jobs=threads).fit(X)
+    fit = Questionnaire(**settings).fit(X)
     found = measure_trees(X, fit.trees_, n_basis) | {
         "head_distances": np.asarray(fit.distances_[2], dtype=np.float64),
         "compression": np.array([step.compression for step in fit.history_]),
