@@ -215,6 +215,7 @@ def test_ablations_by_workers_that_load_the_model_give_the_same_bytes(tmp_path, 
 
 
 def test_studies_of_a_model_by_workers_that_load_it_give_the_same_bytes(tmp_path, cluster, tiny):
+    from headscape.studies.claims import claims
     from headscape.studies.collapse import collapse
     from headscape.studies.gaussian import gaussian
     from headscape.studies.prompt import prompt
@@ -231,9 +232,25 @@ def test_studies_of_a_model_by_workers_that_load_it_give_the_same_bytes(tmp_path
         gaussian(run, model=model, control=control, batches=3, **how)
         collapse(run, model=model, control=control, batches=2, **how)
         prompt(model, run, table=words, word="w1", shots=1, prompts=1, alphas=(2.0,), permutations=9, **how)
-    for study in ("spectra", "gaussian", "collapse", "prompt"):
+        claims(run, only=["spectra"], quick=True, **how)
+    for study in ("spectra", "gaussian", "collapse", "prompt", "claims"):
         found = contents(tmp_path / "dask" / "run" / study)
         assert found and found == contents(tmp_path / "local" / "run" / study), study
+
+
+def test_checkpoints_captured_by_workers_have_the_same_bytes(tmp_path, cluster, tiny):
+    from headscape.studies.series import capture_checkpoints, series
+
+    for step in (1, 2):
+        shutil.copytree(tiny, tmp_path / "saved" / f"checkpoint-{step}")
+    for name in ("local", "dask"):
+        engine = DaskEngine(scheduler=cluster.scheduler_address) if name == "dask" else "local"
+        how = {"engine": engine, "threads": 1}
+        asked = {"tokens": 12, "batches": 2, "work": Work.of(**how)}
+        series(capture_checkpoints(tmp_path / "saved", tiny.parent / "text.txt", tmp_path / name, **asked), **how)
+    for part in ("step-00000001/attention", "step-00000002/attention", "series"):
+        found = contents(tmp_path / "dask" / part)
+        assert found and found == contents(tmp_path / "local" / part), part
 
 
 def test_workers_do_not_take_other_weights_for_the_model(tmp_path, cluster, tiny):
