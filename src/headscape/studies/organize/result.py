@@ -127,8 +127,7 @@ class OrganizeResult(Result):
         return self._stability(self.null_entropies)
 
     def _stability(self, entropies: Array) -> dict[str, Stability]:
-        seed = int(self.settings["seed"])
-        return {name: stability(entropies[:, ENTROPIES.index(name)], name, seed) for name in MEANINGS}
+        return {name: stability(entropies[:, ENTROPIES.index(name)], name) for name in MEANINGS}
 
     @cached_property
     def folder_roles(self) -> list[FolderRole]:
