@@ -4,11 +4,11 @@ from typing import TYPE_CHECKING
 
 from headscape._lazy import lazy
 
-__all__ = ["ENTROPIES", "OrganizeResult", "batch_files", "estimate_organize", "organize"]
+__all__ = ["ENTROPIES", "OrganizeResult", "batch_files", "estimate_organize", "organize", "tensor_shape"]
 __getattr__, __dir__ = lazy(
     __name__,
     {
-        "study": ("batch_files", "organize"),
+        "study": ("batch_files", "organize", "tensor_shape"),
         "result": ("ENTROPIES", "OrganizeResult"),
         "estimate": ("estimate_organize",),
     },
@@ -17,4 +17,4 @@ __getattr__, __dir__ = lazy(
 if TYPE_CHECKING:
     from headscape.studies.organize.estimate import estimate_organize
     from headscape.studies.organize.result import ENTROPIES, OrganizeResult
-    from headscape.studies.organize.study import batch_files, organize
+    from headscape.studies.organize.study import batch_files, organize, tensor_shape
