@@ -13,11 +13,11 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
-import numba
 import numpy as np
 import threadpoolctl
 from scipy.cluster import hierarchy
 
+from headscape.compiled import kernel_threads
 from headscape.tree import PartitionTree
 from headscape.wavelets.entropy import head_entropies, network_entropy
 from headscape.wavelets.haar import haar_transform
@@ -66,7 +66,7 @@ def main() -> None:
     parser.add_argument("--threads", type=int, default=2, help="threads of ours and of the twin's BLAS")
     parser.add_argument("--repeats", type=int, default=9, help="runs of ours; the twin gets a third of them")
     options = parser.parse_args()
-    threads = min(options.threads, numba.config.NUMBA_NUM_THREADS)
+    threads = options.threads
     print(f"ms, median of {options.repeats} runs, of the twin {-(-options.repeats // 3)}; float32 input")
     columns = ("shape", "measure", "1 thread", "(cpu)", f"{threads} threads", "(cpu)", "twin", "ratio", "difference")
     print("{:>12} {:>8} {:>9} {:>7} {:>9} {:>7} {:>7} {:>6} {:>11}".format(*columns))
@@ -86,10 +86,10 @@ def main() -> None:
             one, several, slow = [], [], []
             with threadpoolctl.threadpool_limits(threads, user_api="blas"):
                 for i in range(options.repeats):
-                    numba.set_num_threads(1)
-                    one.append(timed(ours))
-                    numba.set_num_threads(threads)
-                    several.append(timed(ours))
+                    with kernel_threads(1):
+                        one.append(timed(ours))
+                    with kernel_threads(threads):
+                        several.append(timed(ours))
                     if i % 3 == 0:
                         slow.append(timed(twin))
             (a, a_cpu), (b, b_cpu), (t, _) = (np.median(times, axis=0) for times in (one, several, slow))

@@ -12,7 +12,6 @@ from __future__ import annotations
 import argparse
 from functools import partial
 
-import numba
 import numpy as np
 import threadpoolctl
 
@@ -52,10 +51,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--tokens", type=int, default=256)
     parser.add_argument("--repeats", type=int, default=5)
-    parser.add_argument("--threads", type=int, default=1, help="of BLAS and numba")
+    parser.add_argument("--threads", type=int, default=1, help="of BLAS and the questionnaire")
     options = parser.parse_args()
-    n, threads = options.tokens, min(options.threads, numba.config.NUMBA_NUM_THREADS)
-    numba.set_num_threads(threads)
+    n, threads = options.tokens, options.threads
     rng = np.random.default_rng(0)
     scores = rng.normal(size=(n, 8)) @ rng.normal(size=(8, n)) + rng.normal(size=(n, n))
     default = Questionnaire(n_jobs=threads).get_params()

@@ -8,15 +8,18 @@ of the output, so the number of threads cannot change a byte.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import os
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from contextvars import ContextVar
 from typing import Any, ParamSpec, TypeVar, cast
 
 import numba
 
 from headscape.checks import integer
 
-__all__ = ["compiled", "compiled_in_order", "n_threads", "run_tasks"]
+__all__ = ["compiled", "compiled_in_order", "cores", "free_threads", "kernel_threads", "n_threads", "run_tasks"]
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -36,9 +39,37 @@ def compiled_in_order(function: Callable[P, R]) -> Callable[P, R]:
     return cast(Callable[P, R], numba.njit(cache=True, nogil=True, error_model="numpy")(function))
 
 
+def cores() -> int:
+    """How many cores this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def free_threads(jobs: int = 1) -> int:
+    """How many threads each of some jobs may use: its share of the cores, and no more than OMP_NUM_THREADS says."""
+    said = os.environ.get("OMP_NUM_THREADS", "")
+    share = cores() // jobs
+    return max(1, min(share, int(said)) if said.isdecimal() else share)
+
+
+_asked: ContextVar[int | None] = ContextVar("threads of kernels", default=None)
+
+
+@contextmanager
+def kernel_threads(n: int) -> Iterator[None]:
+    """Let kernels use n threads within the block where they are not told.
+
+    numba has a number of its own for this; to read or set it starts numba's pool, which sets that of torch as well.
+    """
+    before = _asked.set(n)
+    try:
+        yield
+    finally:
+        _asked.reset(before)
+
+
 def n_threads(threads: int | None = None) -> int:
-    """The number of threads to use; None takes numba's setting (`numba.set_num_threads`, NUMBA_NUM_THREADS)."""
-    return int(numba.get_num_threads()) if threads is None else integer("threads", threads, low=1)
+    """The number of threads to use; None takes that of `kernel_threads`, else as many as are free."""
+    return _asked.get() or free_threads() if threads is None else integer("threads", threads, low=1)
 
 
 def run_tasks(function: Callable[..., Any], tasks: Sequence[tuple[Any, ...]], threads: int) -> None:

@@ -75,6 +75,51 @@ def test_the_first_failure_is_said_and_a_later_one_does_not_end_the_training(tmp
         assert tracker.step(network)
 
 
+@pytest.fixture
+def group(tmp_path):
+    """A training of one process that could be of many."""
+    where = f"file://{tmp_path}/meeting"
+    torch.distributed.init_process_group("gloo", init_method=where, rank=0, world_size=1)
+    yield
+    torch.distributed.destroy_process_group()
+
+
+class Compiled(torch.nn.Module):
+    """What torch.compile returns, without the seconds that its compiler takes to be imported."""
+
+    def __init__(self, network):
+        super().__init__()
+        self._orig_mod = network
+
+    def forward(self, *_, **__):
+        raise AssertionError("compiled, to be looked at")
+
+
+def test_wrapped_networks_are_the_network_inside(group, tmp_path, monkeypatch):
+    def maps(name, network):
+        assert Tracker(every=1, out=tmp_path / name, tokens=16, batches=1).step(network)
+        return hs.open_capture(tmp_path / name / "step-00000001").tensor(0).values
+
+    network, parallel = make("gpt2"), torch.nn.parallel.DistributedDataParallel
+    plain, in_place = maps("plain", network), make("gpt2")
+    in_place._compiled_call_impl = Compiled(network).forward  # as in_place.compile() does
+    wrapped = [parallel(network), torch.nn.DataParallel(network), Compiled(parallel(network)), in_place]
+    for i, one in enumerate(wrapped):
+        assert np.array_equal(maps(f"{i}", one), plain)
+    assert in_place._compiled_call_impl is not None
+    monkeypatch.setattr(torch.distributed, "get_rank", lambda: 1)
+    assert not Tracker(every=1, out=tmp_path / "second").step(parallel(network))
+    assert not (tmp_path / "second").exists()
+
+
+def test_a_divided_network_is_refused_in_every_process(group, monkeypatch, tmp_path):
+    monkeypatch.setattr("headscape.attention.tracking.SHARDED", {"GPT2Block"})
+    for rank in (0, 1):
+        monkeypatch.setattr(torch.distributed, "get_rank", lambda rank=rank: rank)
+        with pytest.raises(hs.InputError, match="save checkpoints"):
+            Tracker(every=1, out=tmp_path).step(make("gpt2"))
+
+
 def test_a_module_that_does_not_know_its_tokens_needs_inputs(tmp_path):
     with pytest.raises(hs.InputError, match="give the tracker inputs"):
         Tracker(every=1, out=tmp_path).step(torch.nn.MultiheadAttention(8, 2))

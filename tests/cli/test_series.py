@@ -7,6 +7,7 @@ import torch
 
 import headscape as hs
 from commands import closing, headscape, one_line_error
+from headscape.studies.series import capture_checkpoints
 from tiny import attention
 from zoo import make
 
@@ -44,14 +45,32 @@ def test_saved_checkpoints_are_captured_first(tmp_path):
     torch.manual_seed(0)
     for step in (5, 10):
         make("gpt2").save_pretrained(tmp_path / "saved" / f"checkpoint-{step}")
-        PreTrainedTokenizerFast(tokenizer_object=plain).save_pretrained(tmp_path / "saved" / f"checkpoint-{step}")
+    saved = tmp_path / "saved"
+    PreTrainedTokenizerFast(tokenizer_object=plain).save_pretrained(saved / "checkpoint-5")
     (tmp_path / "text.txt").write_text("the cat sat on the mat and the dog ran far " * 6)
     options = ["--text", tmp_path / "text.txt", "--tokens", "16", "--batches", "2", "--quiet"]
-    done = headscape("series", tmp_path / "saved", "--out", tmp_path / "out", *options)
+    done = headscape("series", saved, "--out", tmp_path / "out", *options)  # the second reads as the first does
     assert done.returncode == 0, done.stderr
     assert list(hs.Run.open(tmp_path / "out" / "step-00000010").finished_batches) == [0, 1]
     assert (tmp_path / "out" / "series.html").is_file()
-    one_line_error(headscape("series", tmp_path / "saved", *options), 2)
+    assert "--out" in one_line_error(headscape("series", saved, *options), 2)
+    (saved / "checkpoint-5" / "tokenizer.json").rename(tmp_path / "tokenizer.json")
+    failed = one_line_error(headscape("series", saved, "--out", tmp_path / "none", *options), 2)
+    assert "no tokenizer in" in failed and "--tokenizer" in failed and not (tmp_path / "none").exists()
+    done = headscape("series", saved, "--out", tmp_path / "given", *options, "--tokenizer", tmp_path)
+    assert done.returncode == 0, done.stderr
+    (tmp_path / "tokenizer.json").rename(saved / "tokenizer.json")  # where a trainer puts that of its last model
+    capture_checkpoints(saved, tmp_path / "text.txt", tmp_path / "beside", tokens=16, batches=2)
+    runs = [hs.open_capture(tmp_path / out / "step-00000010") for out in ("out", "given", "beside")]
+    assert len({run.tensor(1).values.tobytes() for run in runs}) == 1
+    assert runs[2].tensor(1).query_tokens == runs[0].tensor(1).query_tokens
+
+
+def test_checkpoints_that_see_images_take_the_sample(tmp_path):
+    for step in (1, 2):
+        make("vit").save_pretrained(tmp_path / "saved" / f"checkpoint-{step}")
+    capture_checkpoints(tmp_path / "saved", None, tmp_path / "out", batches=1)
+    assert hs.Run.open(tmp_path / "out" / "step-00000002").meta["inputs"]["kind"] == "images"
 
 
 def test_mistakes_are_one_line(runs, tmp_path):

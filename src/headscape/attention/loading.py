@@ -23,6 +23,7 @@ from headscape.storage import read_json, write_json
 __all__ = [
     "draw_module",
     "gguf_weights",
+    "has_tokenizer",
     "mark_ragged",
     "open_gguf",
     "quiet",
@@ -33,6 +34,7 @@ __all__ = [
     "read_tokenizer",
     "reading",
     "stock_class",
+    "takes_images",
 ]
 
 _MAY_ASK = ("config.json", "tokenizer_config.json", "preprocessor_config.json", "processor_config.json")
@@ -170,6 +172,16 @@ def draw_module(kind: Any, config: Any, folder: Path, seed: int) -> Any:
     with reading(folder), torch.random.fork_rng(devices):
         torch.manual_seed(seed)
         return _builder(kind)(config)
+
+
+def takes_images(config: Any) -> bool:
+    """Whether the network of a configuration sees images."""
+    return hasattr(config, "image_size") and hasattr(config, "num_channels")
+
+
+def has_tokenizer(folder: Path) -> bool:
+    """Whether a folder brings a tokenizer."""
+    return any((folder / name).is_file() for name in ("tokenizer.json", "tokenizer.model", "vocab.txt", "vocab.json"))
 
 
 def read_tokenizer(folder: Path) -> Any:

@@ -15,7 +15,16 @@ from headscape import hooks
 from headscape.attention import bundled
 from headscape.attention.convert import converted
 from headscape.attention.inputs import ImagePreparation
-from headscape.attention.loading import draw_module, read_config, read_module, read_tokenizer, reading, stock_class
+from headscape.attention.loading import (
+    draw_module,
+    has_tokenizer,
+    read_config,
+    read_module,
+    read_tokenizer,
+    reading,
+    stock_class,
+    takes_images,
+)
 from headscape.attention.placing import DeviceMap
 from headscape.checks import seed
 from headscape.errors import InputError
@@ -306,7 +315,7 @@ def _read_folder(folder: Path, source: str, place: Place, random_init: int | Non
         module = draw_module(kind, config, folder, random_init).to(torch_dtype)
         notes.append(f"random weights, seed {random_init}")
     tokenizer = None
-    if any((folder / name).is_file() for name in ("tokenizer.json", "tokenizer.model", "vocab.txt", "vocab.json")):
+    if has_tokenizer(folder):
         tokenizer = read_tokenizer(folder)
     module.eval()
     if place.device_map is None:
@@ -389,7 +398,7 @@ def _describe(module: Any, tokenizer: Any, *, folder: Path | None, **known: Any)
     config = module.config.get_text_config()
     n_heads = int(_first(config, "num_attention_heads", "n_head", "n_heads", "num_heads", default=0))
     images = None
-    if hasattr(config, "image_size") and hasattr(config, "num_channels"):
+    if takes_images(config):
         images = ImagePreparation.from_folder(folder or Path("."), config)
     n_kv = _first(config, "num_key_value_heads", "num_kv_heads", default=n_heads)
     if getattr(config, "multi_query", False) and not getattr(config, "new_decoder_architecture", False):
@@ -421,7 +430,8 @@ def wrap_module(
 ) -> Model:
     """Make a `Model` of a module that is already in memory.
 
-    A transformers model needs nothing more, also inside a wrapper of nnsight or TransformerLens. Of any other
+    A transformers model needs nothing more, also inside a wrapper of nnsight, TransformerLens, torch.compile or
+    parallel training. Of any other
     `torch.nn.Module`, its `MultiheadAttention` layers are found; otherwise `attention` names the submodules that compute
     attention (their softmax must run over a tensor (batch, head, query, key)). Such a module is captured on a list of
     its own inputs: a tensor, or a tuple or dict of arguments for each batch; `example` is one of them, needed before
@@ -463,11 +473,15 @@ def wrap_module(
 def _underlying(module: Any, tokenizer: Any, attention: Sequence[str] | None) -> tuple[Any, Any, Sequence[str] | None]:
     """The network inside a wrapper, with the wrapper's tokenizer.
 
-    nnsight keeps it as `_model`, TransformerLens' bridge as `original_model`; a HookedTransformer is a network of its
-    own, whose attention is computed in blocks.N.attn.
+    torch.compile keeps it as `_orig_mod`, parallel training as `module`, nnsight as `_model`, TransformerLens' bridge as
+    `original_model`; a HookedTransformer is a network of its own, whose attention is computed in blocks.N.attn.
     """
     import torch
+    from torch.nn import Module
 
+    parallel = (torch.nn.DataParallel, torch.nn.parallel.DistributedDataParallel)
+    while isinstance(inner := getattr(module, "module" if isinstance(module, parallel) else "_orig_mod", None), Module):
+        module = inner
     for name in ("_model", "original_model"):
         inner = getattr(module, name, None)
         if isinstance(inner, torch.nn.Module):

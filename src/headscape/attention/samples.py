@@ -18,7 +18,7 @@ from headscape.attention.models import Model
 from headscape.captures import Capture
 from headscape.errors import InputError
 
-__all__ = ["Sample", "grouped", "replayed", "samples_of"]
+__all__ = ["Sample", "grouped", "is_text", "replayed", "samples_of"]
 
 
 @dataclass(frozen=True)
@@ -55,14 +55,15 @@ def samples_of(
     given = arguments_of(inputs) if model.images is None or isinstance(inputs, Mapping) else None
     if given is not None and not (model.task == "module" and not isinstance(inputs, Mapping)):
         return _given_samples(model, given, batches)
-    if model.task == "module" and (model.tokenizer is None or not _is_text(inputs)):
+    if model.task == "module" and (model.tokenizer is None or not is_text(inputs)):
         return _module_samples(inputs, batches)
     if model.images is not None:
         return _image_samples(model, inputs, batches, seed)
     return _text_samples(model, inputs, tokens, batches, seed, chat, keep_short, shown)
 
 
-def _is_text(inputs: Any) -> bool:
+def is_text(inputs: Any) -> bool:
+    """Whether inputs are a text, texts, or the path of some."""
     return isinstance(inputs, (str, Path)) or (isinstance(inputs, Sequence) and all(isinstance(x, str) for x in inputs))
 
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import time
 import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -17,11 +19,15 @@ from headscape.errors import InputError
 
 __all__ = ["Tracker", "repeated_tokens"]
 
+SHARDED = {"FullyShardedDataParallel", "DTensor"}
+"""Types of modules and parameters by which a network is divided (FSDP, tensor parallel); DeepSpeed marks its parameters."""
+
 
 class Tracker:
     """Captures the attention of a model at regular steps of its training; `headscape series OUT` shows what became of it.
 
     Call ``tracker.step(model)`` once per training step, or give ``tracker.callback()`` to the Trainer of transformers.
+    The model may be wrapped: by torch.compile, DataParallel, DistributedDataParallel, or accelerate.
     Each capture is a run directory OUT/step-00000100 on the same inputs. The model is put into evaluation for it and
     then back as it was; random numbers are not drawn, so training goes on as if nobody had looked.
 
@@ -69,13 +75,18 @@ class Tracker:
         self._captured = 0
 
     def step(self, model: torch.nn.Module | Model, step: int | None = None) -> bool:
-        """Say that a step of training is done; returns whether it was captured. `step` is counted from 1 without."""
+        """Say that a step of training is done; returns whether it was captured. `step` is counted from 1 without.
+
+        Of several processes that train one network, the first captures.
+        """
         self._begun = time.perf_counter() if self._begun is None else self._begun
         self.count = self.count + 1 if step is None else step
         if self.count % self.every:
             return False
         start = time.perf_counter()
         try:
+            if not _captures(model):
+                return False
             self._capture(model)
         except Exception as error:
             if not self._captured:
@@ -103,7 +114,7 @@ class Tracker:
                 "batches": self.batches,
                 "random_state": self.random_state,
             }
-            with torch.random.fork_rng():
+            with torch.random.fork_rng(), as_written(model.module):
                 capture(model, self.inputs, out=place, **options)
         finally:
             for part, training in modes.items():
@@ -125,6 +136,34 @@ class Tracker:
                 tracker.step(model, int(state.global_step))
 
         return Following()
+
+
+def _captures(given: Any) -> bool:
+    """Whether this process captures: the only one of a training, or the first of those that hold the whole network."""
+    group = torch.distributed
+    if not (group.is_available() and group.is_initialized()):
+        return True
+    module = given.module if isinstance(given, Model) else given
+    kinds = {type(part).__name__ for part in (*module.modules(), *module.parameters())}
+    if kinds & SHARDED or any(hasattr(parameter, "ds_id") for parameter in module.parameters()):
+        raise InputError(
+            "the weights are divided among the processes, none of which can run the network alone: save checkpoints, and follow "
+            "those with headscape series"
+        )
+    return group.get_rank() == 0
+
+
+@contextmanager
+def as_written(module: torch.nn.Module) -> Iterator[None]:
+    """Run a module that was compiled in place as it was written: what is compiled does not show its attention."""
+    compiled = {part: part._compiled_call_impl for part in module.modules() if part._compiled_call_impl is not None}
+    try:
+        for part in compiled:
+            part._compiled_call_impl = None
+        yield
+    finally:
+        for part, call in compiled.items():
+            part._compiled_call_impl = call
 
 
 def repeated_tokens(model: Model, tokens: int, batches: int, seed: int = 0) -> list[dict[str, Any]]:

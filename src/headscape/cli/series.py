@@ -8,9 +8,9 @@ from typing import Annotated
 import typer
 
 from headscape.cli import options as o
-from headscape.cli.records import Loading, command
+from headscape.cli.records import Choosing, command
 from headscape.cli.runs import source_of
-from headscape.cli.shared import finish, open_page
+from headscape.cli.shared import finish, open_page, tokenizer_of
 from headscape.errors import InputError
 
 
@@ -27,12 +27,17 @@ def series(
     images: o.Images = None,
     tokens: o.Tokens = 128,
     batches: o.Batches = 4,
+    tokenizer: Annotated[
+        str | None,
+        typer.Option(
+            help="Of checkpoints without one: a model folder or bundled name; else another checkpoint's or the folder's."
+        ),
+    ] = None,
     block: o.Block = None,
     show: o.Open = False,
-    asked: Loading = Loading(),
+    asked: Choosing = Choosing(),
 ) -> None:
     """Follow every head over training: when roles begin, entropies, places on one map. Saved checkpoints are captured first."""
-    from headscape.attention.inputs import sample_images, sample_text
     from headscape.report.series_page import write_series_page
     from headscape.studies.series import capture_checkpoints
     from headscape.studies.series import series as run_series
@@ -50,9 +55,9 @@ def series(
         if isinstance(runs, Path) and find_checkpoints(runs):
             if to is None:
                 raise InputError("give --out: a folder for the runs of these checkpoints")
-            given = source or (sample_images() if images else sample_text())
             options = {"tokens": tokens, "batches": batches, "random_state": asked.seed}
-            runs = capture_checkpoints(runs, given, to, asked.loader, Work.of(**how), **options)
+            reader = None if tokenizer is None else tokenizer_of(tokenizer)
+            runs = capture_checkpoints(runs, source, to, asked.loader, Work.of(**how), reader, **options)
         result = run_series(runs, out=to, block=block, random_state=asked.seed, **how)
     home = to or folders[0]
     page = write_series_page(result, home.resolve().name, home / "series.html")

@@ -192,6 +192,21 @@ def load(spec: str, device: str, weights: str, online: bool, quiet: bool, random
     return loader(device, online, quiet, weights).load(spec, random_init=random_init)
 
 
+def tokenizer_of(spec: str) -> Any:
+    """The tokenizer of a model folder or a bundled model."""
+    from headscape.attention import bundled
+    from headscape.attention.loading import read_tokenizer
+
+    source = bundled.fetch(spec, lambda _: None) if spec in bundled.BUNDLED else Path(spec)
+    if not source.is_dir():
+        raise InputError(f"no tokenizer at {spec}; give a model folder or one of {', '.join(bundled.BUNDLED)}")
+    if bundled_gguf := next(source.glob("*.gguf"), None):
+        from headscape.attention.convert import converted
+
+        source = converted(bundled_gguf, lambda _: None)
+    return read_tokenizer(source)
+
+
 def loader(device: str, online: bool, quiet: bool, weights: str | None = None) -> Loader:
     """How the model of a run is loaded."""
     from headscape.studies.work.models import Loader

@@ -10,7 +10,7 @@ import typer
 
 from headscape.cli import options as o
 from headscape.cli.records import Working, command
-from headscape.cli.shared import finish, listed, print_frame, print_json
+from headscape.cli.shared import finish, listed, print_frame, print_json, tokenizer_of
 from headscape.errors import InputError
 
 
@@ -141,7 +141,7 @@ def train(
     data: dict[str, Any] = {
         "text": text,
         "images": images,
-        "tokenizer": None if tokenizer is None else _tokenizer(tokenizer),
+        "tokenizer": None if tokenizer is None else tokenizer_of(tokenizer),
     }
     options = data | kinds.options | search.options | asdict(schedule)
     options |= {"tokenizer_name": tokenizer or "bytes", "sizes": sizes.given, "random_state": asked.seed}
@@ -155,20 +155,6 @@ def _numbers(text: str, what: str) -> list[float]:
         return [float(part) for part in text.split(",")]
     except ValueError:
         raise InputError(f"{what} must be numbers separated by commas, not {text!r}") from None
-
-
-def _tokenizer(spec: str) -> Any:
-    from headscape.attention import bundled
-    from headscape.attention.loading import read_tokenizer
-
-    source = bundled.fetch(spec, lambda _: None) if spec in bundled.BUNDLED else Path(spec)
-    if not source.is_dir():
-        raise InputError(f"no tokenizer at {spec}; give a model folder or one of {', '.join(bundled.BUNDLED)}")
-    if bundled_gguf := next(source.glob("*.gguf"), None):
-        from headscape.attention.convert import converted
-
-        source = converted(bundled_gguf, lambda _: None)
-    return read_tokenizer(source)
 
 
 def _list(as_json: bool) -> None:

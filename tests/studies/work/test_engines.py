@@ -19,13 +19,13 @@ import engine_units
 import headscape as hs
 from headscape.captures import import_array, open_capture
 from headscape.cli import main
+from headscape.compiled import cores
 from headscape.studies.compare.study import compare
 from headscape.studies.organize import study as organize_module
 from headscape.studies.organize.study import organize
 from headscape.studies.prune.study import prune
 from headscape.studies.softmax.study import softmax
 from headscape.studies.work import dask as engine_dask
-from headscape.studies.work import engines
 from headscape.studies.work.dask import DaskEngine
 from headscape.studies.work.engines import LocalEngine, engine_of, make_engine
 from headscape.studies.work.folder import study_folder
@@ -154,7 +154,7 @@ def test_a_scheduler_that_is_there_gives_the_same_bytes(tmp_path, cluster, organ
 def test_a_worker_killed_in_the_middle_costs_one_unit_and_changes_no_byte(tmp_path, organised, monkeypatch, capfd):
     before = processes()
     run = make_run(tmp_path)
-    monkeypatch.setattr(organize_module, "_unit", engine_units.waits_to_be_killed)
+    monkeypatch.setattr(organize_module, "measure_batch", engine_units.waits_to_be_killed)
     killed, said = [], []
 
     def kill():
@@ -215,6 +215,7 @@ def test_ablations_by_workers_that_load_the_model_give_the_same_bytes(tmp_path, 
 
 
 def test_studies_of_a_model_by_workers_that_load_it_give_the_same_bytes(tmp_path, cluster, tiny):
+    from headscape.studies.claims import claims
     from headscape.studies.collapse import collapse
     from headscape.studies.gaussian import gaussian
     from headscape.studies.prompt import prompt
@@ -231,9 +232,25 @@ def test_studies_of_a_model_by_workers_that_load_it_give_the_same_bytes(tmp_path
         gaussian(run, model=model, control=control, batches=3, **how)
         collapse(run, model=model, control=control, batches=2, **how)
         prompt(model, run, table=words, word="w1", shots=1, prompts=1, alphas=(2.0,), permutations=9, **how)
-    for study in ("spectra", "gaussian", "collapse", "prompt"):
+        claims(run, only=["spectra"], quick=True, **how)
+    for study in ("spectra", "gaussian", "collapse", "prompt", "claims"):
         found = contents(tmp_path / "dask" / "run" / study)
         assert found and found == contents(tmp_path / "local" / "run" / study), study
+
+
+def test_checkpoints_captured_by_workers_have_the_same_bytes(tmp_path, cluster, tiny):
+    from headscape.studies.series import capture_checkpoints, series
+
+    for step in (1, 2):
+        shutil.copytree(tiny, tmp_path / "saved" / f"checkpoint-{step}")
+    for name in ("local", "dask"):
+        engine = DaskEngine(scheduler=cluster.scheduler_address) if name == "dask" else "local"
+        how = {"engine": engine, "threads": 1}
+        asked = {"tokens": 12, "batches": 2, "work": Work.of(**how)}
+        series(capture_checkpoints(tmp_path / "saved", tiny.parent / "text.txt", tmp_path / name, **asked), **how)
+    for part in ("step-00000001/attention", "step-00000002/attention", "series"):
+        found = contents(tmp_path / "dask" / part)
+        assert found and found == contents(tmp_path / "local" / part), part
 
 
 def test_workers_do_not_take_other_weights_for_the_model(tmp_path, cluster, tiny):
@@ -268,7 +285,7 @@ def test_a_failing_unit_is_reported_and_the_rest_finishes(name, tmp_path, reques
     else:
         engine = LocalEngine(2 if name == "two jobs" else 1)
     run, said, bar = make_run(tmp_path), [], []
-    monkeypatch.setattr(organize_module, "_unit", engine_units.fails_on_batch_2)
+    monkeypatch.setattr(organize_module, "measure_batch", engine_units.fails_on_batch_2)
     with pytest.raises(hs.HeadscapeError) as raised:
         organize(run, engine=engine, threads=1, say=said.append, progress=lambda *at: bar.append(at))
     assert raised.value.exit_code == 1
@@ -288,7 +305,7 @@ def test_a_failing_unit_is_reported_and_the_rest_finishes(name, tmp_path, reques
 
 def test_a_mistake_in_a_unit_keeps_its_exit_code(tmp_path, monkeypatch, capfd):
     run = make_run(tmp_path)
-    monkeypatch.setattr(organize_module, "_unit", engine_units.is_mistaken)
+    monkeypatch.setattr(organize_module, "measure_batch", engine_units.is_mistaken)
     code, _, said = call(monkeypatch, capfd, "organize", run, "--quiet")
     assert (code, said) == (2, "error: capture with more --tokens\n")
 
@@ -483,8 +500,11 @@ def test_dask_is_imported_only_when_asked_for():
     subprocess.run([sys.executable, "-c", code], check=True, timeout=LIMIT)
 
 
-def test_threads_are_explicit():
+def test_threads_are_explicit(monkeypatch):
     assert DaskEngine(2).threads(None) == 1 and DaskEngine(2).threads(3) == 3
-    assert LocalEngine(1).threads(None) == engines.cores() and LocalEngine(10**6).threads(None) == 1
+    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
+    assert LocalEngine(1).threads(None) == cores() and LocalEngine(10**6).threads(None) == 1
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+    assert LocalEngine(1).threads(None) == 1 and LocalEngine(1).threads(3) == 3
     assert {"OMP_NUM_THREADS", "NUMBA_NUM_THREADS"} <= engine_dask.WORKER_ENVIRONMENT.keys()
     assert set(engine_dask.WORKER_ENVIRONMENT.values()) == {"1"}

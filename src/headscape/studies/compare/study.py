@@ -89,9 +89,8 @@ def compare(
     facts = {"runs": [run.name for run in found], "groups": groups.tolist(), "seed": random_state}
     inputs = {run.name: run.digest for run in found}
     shared = (tuple(Path(path).resolve() for path in runs), tuple(inputs.values()), block)
-    # the runs are only read, and units check them; the folder itself may not be there yet
-    above = None if home is None else next(folder for folder in (home, *home.parents) if folder.exists())
-    with work.started(above), study_folder(home, CompareResult.study, facts, inputs, work) as folder:
+    # the runs are only read, and units check them
+    with work.started(home), study_folder(home, CompareResult.study, facts, inputs, work) as folder:
         units = {}
         for i, j in combinations_with_replacement(range(len(found)), 2):
             path = folder.unit("pair", found[i].digest, found[j].digest, facts["groups"], random_state)

@@ -8,13 +8,13 @@ from functools import cache, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Unpack
 
-import numba
 import numpy as np
 import numpy.typing as npt
 
 from headscape.captures import Capture, open_capture
 from headscape.checks import integer
 from headscape.checks import seed as check_seed
+from headscape.compiled import kernel_threads
 from headscape.errors import InputError
 from headscape.geometry.diffusion import one_blas_thread
 from headscape.geometry.questionnaire import Questionnaire
@@ -146,11 +146,10 @@ def as_maps(found: Array, present: Array) -> Array:
 
 def _measure(path: Path, source: Capture | Path, i: int, facts: Mapping[str, Any], threads: int) -> None:
     """Organize one input, rebuild it in every way, and keep errors and trees."""
-    numba.set_num_threads(min(threads, numba.config.NUMBA_NUM_THREADS))  # type: ignore[attr-defined]
     captured = open_capture(source)
     X = captured.tensor(i, facts["block"], "probs")
     settings = facts["questionnaire"] | {"random_state": facts["seed"] + captured.numbers[i], "n_jobs": threads}
-    with one_blas_thread():
+    with kernel_threads(threads), one_blas_thread():
         trees = Questionnaire(**settings).fit(X).trees_
         size, present = float(np.linalg.norm(X.values)), X.present
         raw, error = np.zeros((2, len(WAYS), len(facts["shares"])))

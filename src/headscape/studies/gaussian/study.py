@@ -20,6 +20,7 @@ from headscape.attention.layers import LayerData
 from headscape.captures import Capture, open_capture
 from headscape.checks import integer
 from headscape.checks import seed as check_seed
+from headscape.compiled import free_threads
 from headscape.errors import HeadscapeError, InputError
 from headscape.runs import Run
 from headscape.statistics.cosines import cosines
@@ -27,7 +28,6 @@ from headscape.statistics.layer import COLUMNS, Reading
 from headscape.storage import read_arrays
 from headscape.studies.gaussian.layer import State, measure_layer, measure_state
 from headscape.studies.gaussian.result import GaussianResult
-from headscape.studies.work.engines import cores
 from headscape.studies.work.folder import Folder, study_folder
 from headscape.studies.work.handing import Handing, models_for
 from headscape.studies.work.how import How, Steps, Work
@@ -283,7 +283,7 @@ class _Study:
         from headscape.attention.threads import torch_threads
         from headscape.attention.watching import watch_layers
 
-        with torch_threads(self.work.asked_threads or cores()):
+        with torch_threads(self.work.asked_threads or free_threads()):
             return watch_layers(model, self.asked.samples, self.facts["block"], take) or []
 
     def _captured(self, layers: Mapping[int, Path], take: Callable[[LayerData], None]) -> list[Array]:

@@ -8,13 +8,15 @@ __all__ = ["ENTROPIES", "OrganizeResult", "batch_files", "estimate_organize", "o
 __getattr__, __dir__ = lazy(
     __name__,
     {
-        "study": ("batch_files", "organize", "tensor_shape"),
+        "study": ("batch_files", "organize"),
         "result": ("ENTROPIES", "OrganizeResult"),
         "estimate": ("estimate_organize",),
+        "units": ("tensor_shape",),
     },
 )
 
 if TYPE_CHECKING:
     from headscape.studies.organize.estimate import estimate_organize
     from headscape.studies.organize.result import ENTROPIES, OrganizeResult
-    from headscape.studies.organize.study import batch_files, organize, tensor_shape
+    from headscape.studies.organize.study import batch_files, organize
+    from headscape.studies.organize.units import tensor_shape

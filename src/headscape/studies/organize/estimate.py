@@ -9,11 +9,11 @@ from pathlib import Path
 import numpy as np
 
 from headscape.captures import Capture, open_capture
+from headscape.compiled import cores, free_threads
 from headscape.geometry.estimate import Rates, estimate_fit, measure_rates
 from headscape.geometry.questionnaire import Questionnaire
 from headscape.runs import Run, human_bytes
-from headscape.studies.organize.study import N_HEAD_BASIS, measure_trees, tensor_shape, unit_memory
-from headscape.studies.work.engines import cores
+from headscape.studies.organize.units import N_HEAD_BASIS, measure_trees, tensor_shape, unit_memory
 from headscape.tensor import AXES, AttentionTensor, Kind
 from headscape.tree import PartitionTree
 
@@ -79,7 +79,7 @@ def estimate_organize(
     chosen = captured.block(block)
     chosen_kind = captured.kind(kind)
     shape = tensor_shape(captured, chosen, chosen_kind)
-    threads = threads or max(1, cores() // jobs)
+    threads = threads or free_threads(jobs)
     settings = Questionnaire(**((questionnaire or Questionnaire()).get_params() | {"n_jobs": threads}))
     fit = estimate_fit(settings, shape, rates=rates or measure_rates(threads), names=AXES)
     seconds = _beside_the_fit()

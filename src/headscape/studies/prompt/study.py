@@ -135,7 +135,7 @@ def prompt(
     task = Task(texts, solved, permutations, random_state, work.threads)
     place = _place(model, run)
     with (
-        work.started(None if place is None else next(p for p in (place, *place.parents) if p.exists())),
+        work.started(place),
         study_folder(_opened(model, run, random_state), PromptResult.study, facts, inputs, work) as folder,
     ):
         found = _measured(models, alphas, task, lambda version: folder.unit("version", facts, inputs, version), work)

@@ -15,6 +15,7 @@ from headscape.attention.samples import replayed
 from headscape.attention.threads import torch_threads
 from headscape.captures import Capture, open_capture
 from headscape.checks import seed as check_seed
+from headscape.compiled import free_threads
 from headscape.errors import InputError
 from headscape.fingerprints import digest
 from headscape.pruning.compensation import COMPENSATIONS
@@ -33,7 +34,6 @@ from headscape.studies.prune.judging import curves, healed, rivals
 from headscape.studies.prune.pruning import Pruning
 from headscape.studies.prune.ranking import FloatArray, Ranking, rank
 from headscape.studies.prune.result import CONTROLS, PruneResult
-from headscape.studies.work.engines import cores
 from headscape.studies.work.folder import UNITS, Folder, study_folder
 from headscape.studies.work.how import How, Work
 from headscape.studies.work.models import Loader
@@ -176,7 +176,7 @@ def prune(
     data = {"windows": windows, "seed": random_state, "repeats": repeats, "task_by": task_by, "unit": request.unit}
     given_data = {"inputs": inputs, "calibrate": calibrate, "task": task}
     pruning = Pruning.of(captured, own, captured.block(block), **given_data, **data)
-    with torch_threads(work.asked_threads or cores()):
+    with torch_threads(work.asked_threads or free_threads()):
         live = pruning.prepare(own, captured)
         organized = add_organized(live.evidence, captured, controls=study)
         request.check(live.evidence, list(live.judging.parts))

@@ -15,6 +15,7 @@ import pandas as pd
 from headscape.captures import Capture, open_capture
 from headscape.checks import finite, integer, positive
 from headscape.checks import seed as check_seed
+from headscape.compiled import free_threads
 from headscape.errors import InputError
 from headscape.geometry.questionnaire import Questionnaire
 from headscape.intervals import mean_interval
@@ -22,7 +23,7 @@ from headscape.runs import Run
 from headscape.studies.softmax.head import COLUMNS, Head, as_probabilities, log_attention, organize
 from headscape.studies.softmax.result import ALL_VARIANTS, ENOUGH, HEAD_VARIANTS, SoftmaxResult, standing
 from headscape.studies.softmax.units import Layer, change_all, change_layer, measure_layer, read_unit, trees_of
-from headscape.studies.work.engines import LocalEngine, cores
+from headscape.studies.work.engines import LocalEngine
 from headscape.studies.work.folder import Folder, study_folder
 from headscape.studies.work.how import How, Work
 from headscape.studies.work.models import Loader, models_of
@@ -235,7 +236,7 @@ class _Study:
 
         alone = replace(work, engine=LocalEngine(1))  # the model runs here, when no job does
         found = []
-        with torch_threads(work.asked_threads or cores()):
+        with torch_threads(work.asked_threads or free_threads()):
             steps = work.stage("replacing softmax in the model", self.n * (len(maps[0]) + 1))
             for i, files in enumerate(maps):
                 intervention = cache(partial(Intervention, model, samples[i]))  # made only when something is left to do

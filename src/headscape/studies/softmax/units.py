@@ -8,11 +8,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import numba
 import numpy as np
 import numpy.typing as npt
 
 from headscape.captures import Capture, open_capture
+from headscape.compiled import kernel_threads
 from headscape.errors import InputError
 from headscape.geometry.diffusion import one_blas_thread
 from headscape.storage import read_arrays, write_arrays
@@ -78,13 +78,12 @@ class Layer:
 
 def measure_layer(path: Path, layer: Layer, settings: Mapping[str, Any], threads: int, seed: int) -> None:
     """Organize and measure the heads of a layer on one input."""
-    numba.set_num_threads(min(threads, numba.config.NUMBA_NUM_THREADS))  # type: ignore[attr-defined]
     scores, present = layer.load()
     settings = {**settings, "n_jobs": threads}
     rows, notes, by_scale = [], [], []
     arrays: dict[str, Array] = {}
     octaves = [int(np.ceil(np.log2(n))) + 1 for n in present.shape]
-    with one_blas_thread():  # the number of threads must not change a byte
+    with kernel_threads(threads), one_blas_thread():  # the number of threads must not change a byte
         for k, s in enumerate(scores):
             g = h.log_attention(s, present)
             head = h.Head(g, present, h.organize(g, present, settings))

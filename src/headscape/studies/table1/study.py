@@ -78,7 +78,7 @@ def table1(
     settings = {"seeds": seeds, "images": images, "depth": depth, "alpha": alpha, "alpha_hidden": alpha_hidden}
     settings["seed"] = random_state
     place = None if run is None else (run.path if isinstance(run, Run) else Path(run)).absolute()
-    with work.started(None if place is None else next(p for p in (place, *place.parents) if p.is_dir())):
+    with work.started(place):
         opened = run if isinstance(run, Run) or run is None else Run.create(run, config={"kind": "table1"})
         with study_folder(opened, Table1Result.study, settings, {}, work) as folder:
             units = {}

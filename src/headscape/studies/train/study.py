@@ -149,7 +149,7 @@ def train(
     }
     path = Path(out).absolute()
     config = {"kind": "train", "name": name, "network": asdict(made.network)}
-    with work.started(next(p for p in (path, *path.parents) if p.is_dir())):
+    with work.started(path):
         run = Run.create(out, config=config, inputs=data.about)
         with study_folder(run, TrainResult.study, settings, {"data": data.about}, work) as folder:
             logs, best, baselines = _compared(folder, made, data, attention, settings, work)

@@ -14,17 +14,21 @@ from typing import Any, Literal
 from joblib import Parallel, delayed
 from joblib.externals.loky.process_executor import TerminatedWorkerError
 
+from headscape.compiled import free_threads
 from headscape.errors import HeadscapeError, InputError, about_a_file
 
-__all__ = ["ENGINES", "Engine", "Failure", "LocalEngine", "attempt", "cores", "engine_of", "make_engine"]
+__all__ = [
+    "ENGINES",
+    "Engine",
+    "Failure",
+    "LocalEngine",
+    "attempt",
+    "engine_of",
+    "make_engine",
+]
 
 ENGINES = ("local", "dask")
 Function = Callable[..., object]
-
-
-def cores() -> int:
-    """How many cores this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 @dataclass(frozen=True)
@@ -100,7 +104,7 @@ class LocalEngine(Engine):
         return self.jobs > 1 and self._backend == "loky"
 
     def threads(self, asked: int | None) -> int:
-        return asked or max(1, cores() // self.jobs)
+        return asked or free_threads(self.jobs)
 
     @contextmanager
     def started(self, folders: Sequence[Path | None], say: Callable[[str], None]) -> Iterator[None]:

@@ -75,8 +75,13 @@ class Work:
         return Steps(self.progress, total)
 
     def started(self, *folders: Path | None) -> AbstractContextManager[None]:
-        """Have the engine ready for units that work on these folders; None stands for data that are only in memory."""
-        return self.engine.started(list(folders), self.say)
+        """Have the engine ready for units that work on these folders; None stands for data that are only in memory.
+
+        A folder that is not there yet is looked for where it will be made.
+        """
+        places = [None if folder is None else folder.absolute() for folder in folders]
+        there = [p and next(above for above in (p, *p.parents) if above.is_dir()) for p in places]
+        return self.engine.started(there, self.say)
 
 
 class Steps:

@@ -47,6 +47,7 @@ def run_units(
     units: Mapping[str, tuple[Path, *tuple[Any, ...]]],
     work: Work,
     steps: Steps | None = None,
+    again: bool = False,
 ) -> None:
     """Call the function with the arguments of each unit whose file is not there; it writes that file, whole.
 
@@ -58,6 +59,8 @@ def run_units(
         The path of a unit's file and its other arguments, by the name of the unit as it is shown.
     steps
         Where units are counted; a stage of its own without.
+    again
+        Call it also where the file is there: for units that see for themselves what is missing.
 
     Raises
     ------
@@ -67,7 +70,7 @@ def run_units(
         If units failed for other reasons. The others are done and kept.
     """
     steps = steps or work.stage("working", len(units))
-    missing = {name: unit for name, unit in units.items() if not unit[0].exists()}
+    missing = {name: unit for name, unit in units.items() if again or not unit[0].exists()}
     for _ in range(len(units) - len(missing)):
         steps.one()
     names = list(missing)
