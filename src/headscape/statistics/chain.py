@@ -62,7 +62,7 @@ def expected_entropy(n: npt.ArrayLike, variance: npt.ArrayLike) -> Array:
     1 - v / (2 log n) for small v; near 0 from v = 2 log n on, where few keys take all (random energy model).
 
     >>> expected_entropy(256, [0.0, 0.5, 60.0]).round(2)
-    array([1.  , 0.96, 0.1 ])
+    array([1.  , 0.96, 0.14])
     """
     n, s = np.broadcast_arrays(np.log(np.asarray(n, dtype=float)), np.sqrt(np.asarray(variance, dtype=float)))
     low, high = np.log(_GRID[0][[0, -1]])
