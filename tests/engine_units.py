@@ -6,9 +6,9 @@ import time
 from pathlib import Path
 
 from headscape.errors import InputError
-from headscape.studies.organize import study
+from headscape.studies.organize import units
 
-organised = study._unit
+organised = units.measure_batch
 
 
 def waits_to_be_killed(path, source, i, *rest):

@@ -129,7 +129,7 @@ def test_induction_on_text_is_attention_to_what_followed_the_same_token():
 
 
 def test_chance_is_what_shuffled_rows_score_on_average():
-    from headscape.studies.organize.study import shuffled_rows
+    from headscape.studies.organize.units import shuffled_rows
 
     X = hs.AttentionTensor(
         head_with(PATTERNS["previous"])[:, :, None], query_tokens=TOKENS, key_tokens=TOKENS, mask="causal"

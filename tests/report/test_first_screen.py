@@ -11,6 +11,7 @@ from headscape.tensor import HeadId
 
 pytestmark = pytest.mark.xdist_group("chromium")
 N_LAYER, N_HEAD, N_TOKEN = 4, 3, 12
+LARGE_FOR_THREE = 25_000  # characters: of four inputs three have large maps
 WORDS = ["The", " cat", " sat", " on", " a", " mat", ",", " the", " cat", " slept", ".", " End"]
 
 
@@ -32,6 +33,13 @@ def test_the_page_opens_with_the_strongest_induction_head_else_the_first_role():
     assert opening_head(scene(["mixed", "mixed"])) == 0 == opening_head(Scene([HeadId("a", 0, 0)], [], [], []))
 
 
+def test_a_role_of_most_heads_is_pale_so_that_the_others_stand_out():
+    html = first_screen(scene(["first token (sink)", "first token (sink)", "first token (sink)", "induction", "mixed"]))
+    assert html.count('class="c r1 pale"') == 3 == html.count('first token (sink)"></span>')
+    assert 'class="c r0"' in html and 'class="c rm"' in html and '<li class="r1 pale">' in html
+    assert "pale" not in first_screen(scene(["induction", "self"]))
+
+
 def test_names_on_the_first_screen_are_text():
     html = first_screen(scene(["<b>x</b>", "<b>x</b>"]))
     assert "<b>x</b>" not in html and "&lt;b&gt;x&lt;/b&gt;" in html
@@ -40,9 +48,11 @@ def test_names_on_the_first_screen_are_text():
 
 @pytest.fixture(scope="module")
 def path(tmp_path_factory):
-    values = attention(N_LAYER, N_HEAD, N_TOKEN, 3)
+    values = attention(N_LAYER, N_HEAD, N_TOKEN, 4)
     run = make_run(tmp_path_factory.mktemp("runs") / "run", values, tokens=WORDS)
-    return write_report(run, [result_of(N_LAYER, N_HEAD, N_TOKEN, 3)])
+    with pytest.MonkeyPatch.context() as patch:  # such small maps leave little to a strip
+        patch.setattr("headscape.report.headmaps.STRIP_SHARE", 0.3)
+        return write_report(run, [result_of(N_LAYER, N_HEAD, N_TOKEN, 4)], map_budget=LARGE_FOR_THREE)
 
 
 @pytest.fixture(scope="module")
@@ -151,11 +161,15 @@ def test_the_text_shows_where_a_token_looks(page):
 
 
 def test_the_strip_shows_the_head_on_every_input(page):
-    page.wait_for_selector("#panel-strip button:nth-child(3)")
-    buttons = page.query_selector_all("#panel-strip button")
-    assert [b.get_attribute("aria-pressed") for b in buttons] == ["true", "false", "false"]
-    assert buttons[1].get_attribute("aria-label").startswith("input 1: The cat sat")
-    buttons[2].click()
+    page.wait_for_selector("#panel-strip [data-input='3']")
+    inputs = page.query_selector_all("#panel-strip [data-input]")
+    assert [b.get_attribute("aria-pressed") for b in inputs] == ["true", "false", "false", None]
+    assert inputs[1].get_attribute("aria-label").startswith("input 1: The cat sat")
+    assert (inputs[3].get_attribute("role"), page.locator("#pick-batch option").count()) == ("img", 3)
+    assert inputs[3].get_attribute("aria-label").endswith("(only this small map is in the file)")
+    ink = "all => all.map(c => [...c.getContext('2d').getImageData(0, 0, c.width, c.height).data].join())"
+    assert len(set(page.eval_on_selector_all("#panel-strip canvas", ink))) == 4  # each shows its own input
+    inputs[2].click()
     page.wait_for_selector("#panel-strip button[data-batch='2'][aria-pressed='true']")
     assert page.input_value("#pick-batch") == "2"
     page.click("#panel-strip button[data-batch='0']")

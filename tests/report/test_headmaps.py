@@ -9,7 +9,8 @@ from hypothesis.extra import numpy as hnp
 from fakes import attention, make_run, pixels, result_of
 from headscape.captures import open_capture
 from headscape.report import write_report
-from headscape.report.headmaps import draw_maps, encode
+from headscape.report.greys import encode
+from headscape.report.headmaps import draw_maps
 from headscape.report.orders import Orders
 
 

@@ -28,6 +28,7 @@ def test_few_heads(tmp_path, visit, n_layer, n_head):
     run = make_run(tmp_path / "run", attention(n_layer, n_head, 9, 1))
     page = visit(write_report(run, [result_of(n_layer, n_head, 9, 1)]))
     check(page, 4)
+    assert page.locator(".panel-head select").count() == (0 if n_head == 1 else 2)  # one head: nothing to choose
     if n_head == 1:  # the map has the page to itself, and is still seen whole
         page.set_viewport_size({"width": 1400, "height": 700})
         page.wait_for_function(

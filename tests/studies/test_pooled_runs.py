@@ -7,7 +7,8 @@ import headscape as hs
 from headscape.roles import assign_roles, batch_roles, role_scores, role_table
 from headscape.studies.collapse.study import collapse
 from headscape.studies.gaussian.study import gaussian
-from headscape.studies.organize.study import organize, shuffled_rows
+from headscape.studies.organize.study import organize
+from headscape.studies.organize.units import shuffled_rows
 from headscape.studies.softmax.study import check_scores
 from headscape.tensor import AttentionTensor, block_bounds
 from tiny import Letters

@@ -53,9 +53,7 @@ class Variants:
     cells: Annotated[
         bool, typer.Option("--cells/--no-cells", help="The four variants: skip or not, hidden state or not.")
     ] = True
-    control: Annotated[
-        bool, typer.Option("--control/--no-control", help="The same architecture with random weights.")
-    ] = True
+    control: o.Control = True
     use_model: Annotated[
         bool, typer.Option("--model/--no-model", help="Run the model again; otherwise use only what the run kept.")
     ] = True

@@ -61,10 +61,12 @@ def block_means(
     maps: npt.NDArray[np.float32], present: npt.NDArray[np.bool_], query: Cells, key: Cells
 ) -> npt.NDArray[np.float32]:
     """Average maps (n_head, n_query, n_key) over the present entries of each cell; a cell without any becomes 0."""
-    rows, columns = query.order[:, None], key.order[None, :]
-    inside = present[rows, columns].astype(np.float32)
+    if not all(np.array_equal(axis.order, np.arange(len(axis.order))) for axis in (query, key)):
+        rows, columns = query.order[:, None], key.order[None, :]
+        maps, present = maps[:, rows, columns], present[rows, columns]
+    inside = present.astype(np.float32)
     count = np.add.reduceat(np.add.reduceat(inside, query.bounds[:-1], axis=0), key.bounds[:-1], axis=1)
-    total = maps[:, rows, columns] * inside
+    total = maps * inside
     total = np.add.reduceat(np.add.reduceat(total, query.bounds[:-1], axis=1), key.bounds[:-1], axis=2)
     return (total / np.maximum(count, 1)).astype(np.float32)
 

@@ -53,9 +53,14 @@ def opening_head(scene: Scene) -> int:
     return next((heads[0] for role, heads in heads_by_role(scene).items() if role != MIXED), 0)
 
 
-def _number(roles: list[str], role: str) -> str:
-    """The class of a role's colour; `mixed` is grey."""
-    return "m" if role == MIXED else str(roles.index(role) % (len(LIGHT) - 1))
+def _classes(by_role: dict[str, list[int]]) -> dict[str | None, str]:
+    """The classes of each role's colour: `mixed` and no role are grey; a role of most heads is pale, so that others stand out."""
+    half = sum(map(len, by_role.values())) / 2
+    found: dict[str | None, str] = {
+        role: f"r{n % (len(LIGHT) - 1)}{' pale' if len(heads) > half else ''}"
+        for n, (role, heads) in enumerate(by_role.items())
+    }
+    return found | {None: "rm", MIXED: "rm"}
 
 
 def role_css() -> str:
@@ -72,7 +77,8 @@ def first_screen(scene: Scene) -> str:
     if len(scene.heads) == 1:
         return f'<section id="heads" aria-label="Heads">{PANEL}</section>'
     by_role = heads_by_role(scene)
-    chips = "".join(_chip(scene, list(by_role), role, heads) for role, heads in by_role.items())
+    classes = _classes(by_role)
+    chips = "".join(_chip(scene, classes[role], role, heads) for role, heads in by_role.items())
     listed = f'<ul class="roles" aria-label="Heads by role" data-keys>{chips}</ul>' if chips else ""
     search = (
         '<div class="search" role="search"><label for="search">Find heads</label>'
@@ -81,7 +87,7 @@ def first_screen(scene: Scene) -> str:
     )
     return (
         f'<section id="heads" aria-label="Heads">{listed}<div class="first"><div class="overview">{search}'
-        f"{_grid(scene, by_role)}</div>{PANEL}</div></section>"
+        f"{_grid(scene, by_role, classes)}</div>{PANEL}</div></section>"
     )
 
 
@@ -90,7 +96,7 @@ def _name(scene: Scene, i: int) -> str:
     return str(head) if len({h.block for h in scene.heads}) > 1 else f"{head.layer}.{head.head}"
 
 
-def _chip(scene: Scene, roles: list[str], role: str, heads: list[int]) -> str:
+def _chip(scene: Scene, colour: str, role: str, heads: list[int]) -> str:
     names = heads if role != MIXED else []
     hidden = ' class="extra" hidden'
     links = "".join(
@@ -99,14 +105,13 @@ def _chip(scene: Scene, roles: list[str], role: str, heads: list[int]) -> str:
     )
     more = '<span class="more" aria-hidden="true">…</span>' if len(names) > N_NAMES else ""
     return (
-        f'<li class="r{_number(roles, role)}"><button type="button" aria-pressed="false" data-role="{escape(role)}">'
+        f'<li class="{colour}"><button type="button" aria-pressed="false" data-role="{escape(role)}">'
         f'<i aria-hidden="true"></i>{escape(role)} <b>{number(len(heads))}</b></button>{links}{more}</li>'
     )
 
 
-def _grid(scene: Scene, by_role: dict[str, list[int]]) -> str:
+def _grid(scene: Scene, by_role: dict[str, list[int]], classes: dict[str | None, str]) -> str:
     """The grid as HTML, so that it is there at the first paint and can be read without scripts."""
-    roles = list(by_role)
     role_of = {i: role for role, heads in by_role.items() for i in heads}
     order = sorted(range(len(scene.heads)), key=lambda i: (_block_rank(scene)[scene.heads[i].block], scene.heads[i]))
     width = 1 + max(head.head for head in scene.heads)
@@ -116,7 +121,7 @@ def _grid(scene: Scene, by_role: dict[str, list[int]]) -> str:
             lines.append(f'<div class="block" role="row"><span role="rowheader">{escape(own)}</span></div>')
         block, row = own, row + 1
         cells = "".join(
-            _cell(scene, i, roles, role_of.get(i), f"layer {layer}, head {scene.heads[i].head}") for i in group
+            _cell(scene, i, classes, role_of.get(i), f"layer {layer}, head {scene.heads[i].head}") for i in group
         )
         lines.append(
             f'<div class="row" role="row"><b role="rowheader" aria-label="layer {layer}">{layer}</b>{cells}</div>'
@@ -133,9 +138,8 @@ def _block_rank(scene: Scene) -> dict[str, int]:
     return {block: n for n, block in enumerate(dict.fromkeys(head.block for head in scene.heads))}
 
 
-def _cell(scene: Scene, i: int, roles: list[str], role: str | None, name: str) -> str:
+def _cell(scene: Scene, i: int, classes: dict[str | None, str], role: str | None, name: str) -> str:
     head = scene.heads[i]
     said = name if role is None else f"{name}: {role}"
-    colour = "m" if role is None else _number(roles, role)
     place = f' style="grid-column:{head.head + 2}"' if head.head else ""
-    return f'<span class="c r{colour}" role="gridcell" tabindex="-1" data-i="{i}" aria-label="{escape(said)}"{place}></span>'
+    return f'<span class="c {classes[role]}" role="gridcell" tabindex="-1" data-i="{i}" aria-label="{escape(said)}"{place}></span>'

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import pandas as pd
+from safetensors import SafetensorError
 
 from headscape.captures import Capture, open_capture
 from headscape.errors import HeadscapeError
@@ -18,9 +19,10 @@ from headscape.results import FigureSpec, Finding, Result
 from headscape.runs import Run
 from headscape.tensor import HeadId
 
-__all__ = ["LINKED", "Column", "Missing", "Scene", "Section", "gather", "gather_run", "reason_of"]
+__all__ = ["LINKED", "READING", "Column", "Missing", "Scene", "Section", "gather", "gather_run", "reason_of"]
 
 LINKED = ("head_map", "head_matrix", "head_grid", "head_tree")  # pictures of heads, in their order on the page
+READING = (HeadscapeError, SafetensorError, OSError, KeyError, ValueError)  # what a damaged batch may raise
 PLACE = ("block", "layer", "head")
 Missing = tuple[str, "Exception | str"]
 

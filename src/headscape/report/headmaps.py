@@ -1,40 +1,37 @@
 """The attention maps of every head as 8-bit pictures, within a budget of bytes.
 
 One picture per head and batch is kept, in the order of the tokens; the page makes the organized one from its pixels.
+A strip of small ones comes first, so that every batch can be seen however few the budget leaves room for.
 Only where tokens outnumber pixels are both kept, each averaged along its own order.
 """
 
 from __future__ import annotations
 
-import base64
-import io
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
-from PIL import Image
-from safetensors import SafetensorError
 
 from headscape.captures import Batch, Capture
-from headscape.errors import HeadscapeError
 from headscape.report.coarsen import Cells, block_means, cells_of
-from headscape.report.gather import reason_of
+from headscape.report.gather import READING, reason_of
+from headscape.report.greys import Encoded, encode, png
 from headscape.report.orders import Orders
 from headscape.report.packing import pack
+from headscape.report.strip import draw_strip
 from headscape.report.text import visible
 from headscape.tensor import HeadId, Kind
 
-__all__ = ["BUDGET", "RESOLUTIONS", "HeadMaps", "draw_maps", "encode"]
+__all__ = ["BUDGET", "RESOLUTIONS", "HeadMaps", "draw_maps"]
 
 BUDGET = 15_000_000  # characters for all maps; with plotly's 4.8 MB and the data a page stays under 25 MB
 RESOLUTIONS = (256, 128, 64, 32)  # pixels per side
+STRIP_SHARE = 0.12  # of the budget, for the strip of small maps; what it leaves is for the large ones
 N_PAIRS = 8
 _SAMPLED_LAYERS = 6  # whose first heads are encoded to estimate the size of all
 _PAIRS_SIZE, _NUMBER_SIZE = 250, 16 / 3  # characters per head for its strongest pairs, and per number of its rows
-_Encoded = tuple[str, float, float]
-_READING = (HeadscapeError, SafetensorError, OSError, KeyError, ValueError)
 
 
 @dataclass
@@ -45,33 +42,6 @@ class HeadMaps:
     images: dict[str, dict[str, Any]] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
     problems: list[str] = field(default_factory=list)
-
-
-def encode(
-    values: npt.NDArray[np.float32], kind: Kind, present: npt.NDArray[np.bool_], scale: float | None = None
-) -> _Encoded:
-    """One map as a base64 PNG of 8-bit greys, and the values of grey 0 and 255.
-
-    Probabilities are shown by their square root, grey = 255 sqrt(p / max p), so that weak attention is visible too;
-    scores linearly between their extremes. `scale` is the largest value of several maps that share their colours; with
-    it, scores have 0 in the middle.
-    """
-    shown = values[present] if present.any() else np.zeros(1, dtype=np.float32)
-    low, high = float(shown.min()), float(shown.max()) if scale is None else scale
-    if kind == "probs":
-        low = 0.0
-    elif scale is not None:
-        low = -scale
-    share = np.clip((values - low) / ((high - low) or 1.0), 0, 1)
-    grey = np.rint(255 * (np.sqrt(share) if kind == "probs" else share)).astype(np.uint8)
-    empty = 0 if low == 0 or scale is None else 128  # the middle of a scale about 0
-    return _png(np.where(present, grey, empty).astype(np.uint8)), low, high
-
-
-def _png(pixels: npt.NDArray[np.uint8]) -> str:
-    file = io.BytesIO()
-    Image.fromarray(pixels).save(file, "PNG", compress_level=6)
-    return base64.b64encode(file.getvalue()).decode("ascii")
 
 
 def draw_maps(
@@ -91,23 +61,33 @@ def draw_maps(
     index = {head: i for i, head in enumerate(heads)}
     drawer = _Drawer(capture, capture.kind(), orders or Orders(), index, pictured=grid is not None)
     try:
-        most, per_batch = drawer.resolution(budget)
-    except _READING as error:
+        strip = draw_strip(capture, drawer.kind, index, STRIP_SHARE * budget)
+        most = drawer.resolution(budget - strip.size)
+    except READING as error:
         return HeadMaps(problems=[f"attention maps are not shown: {reason_of(error)}"])
-    n_batch = max(1, min(len(capture), int(budget // max(per_batch, 1))))
-    maps, batches = HeadMaps(), []
-    for i in range(n_batch):
+    maps, batches = HeadMaps(problems=strip.problems, images=dict(strip.images)), []
+    left, largest, n_batch = float(budget - strip.size), 0.0, 0
+    for i in range(len(capture)):
+        if largest > left:
+            break
+        n_batch = i + 1
         try:
             blocks = {block: drawer.draw(i, block, most, maps) for block in capture.blocks}
             batches.append({"name": i, "blocks": blocks, "picture": _picture(capture, i, grid)})
-        except _READING as error:
-            maps.problems.append(f"the maps of batch {i} are not shown: {reason_of(error)}")
-    maps.facts = {"kind": drawer.kind, "batches": batches}
-    maps.notes = _notes(capture, drawer.kind, most, n_batch, batches)
+            size = sum(drawer.size(maps.images[facts["images"]], facts["shape"][1]) for facts in blocks.values())
+            left, largest = left - size, max(largest, size)
+        except READING as error:
+            if (problem := f"the maps of batch {i} are not shown: {reason_of(error)}") not in maps.problems:
+                maps.problems.append(problem)
+    maps.facts = {"kind": drawer.kind, "batches": batches, "strip": strip.facts}
+    maps.notes = _notes(capture, drawer.kind, most, batches)
+    if n_batch < len(capture):
+        small = f"{'all' if strip.n_batch == len(capture) else strip.n_batch} of them are in the strip"
+        maps.notes.append(f"Only {n_batch} of {len(capture)} batches have large maps, to limit the file size; {small}.")
     return maps
 
 
-def _notes(capture: Capture, kind: Kind, most: int, n_batch: int, batches: list[dict[str, Any]]) -> list[str]:
+def _notes(capture: Capture, kind: Kind, most: int, batches: list[dict[str, Any]]) -> list[str]:
     root = "the square root of the attention relative to the head's maximum"
     score = "the score before softmax, linear between the head's minimum and maximum"
     notes = [f"Colour shows {root if kind == 'probs' else score} (8 bits)."]
@@ -120,8 +100,6 @@ def _notes(capture: Capture, kind: Kind, most: int, n_batch: int, batches: list[
     if coarse:
         what = "tokens" if capture.pool is None else "blocks"
         notes.append(f"The {max(coarse)} {what} are averaged to at most {most} cells per side to limit the file size.")
-    if n_batch < len(capture):
-        notes.append(f"Only {n_batch} of {len(capture)} batches have maps, to limit the file size.")
     return notes
 
 
@@ -147,22 +125,27 @@ class _Drawer:
     index: Mapping[HeadId, int]
     pictured: bool = False
 
-    def resolution(self, budget: int) -> tuple[int, float]:
-        """The finest resolution at which one batch fits the budget, and the characters it then takes (estimated)."""
-        n_head = sum(len(self.capture.heads(block)) for block in self.capture.blocks)
-        size, batch = 0.0, self.capture.batch(0)
+    def resolution(self, budget: int) -> int:
+        """The finest resolution at which one batch fits the budget, by a sample of its heads."""
+        batch = self.capture.batch(0)
         for most in RESOLUTIONS:
-            drawn: list[list[_Encoded]] = []
+            total = 0.0
             for block in self.capture.blocks:
                 layers = list(batch.info["layers"][block])
+                drawn: dict[str, list[str]] = {}
                 for layer in layers[:: max(1, len(layers) // _SAMPLED_LAYERS)]:
                     values = self._read(batch, block, layer)
-                    drawn += self._layer(values[:3], self._views(batch, block, 0, values.shape[1:], most))
-            beside = _PAIRS_SIZE + (_NUMBER_SIZE * 2 * values.shape[2] if self.pictured else 0)
-            size = (sum(len(png) for head in drawn for png, *_ in head) / max(len(drawn), 1) + beside) * n_head
-            if size <= budget:
-                return most, size
-        return RESOLUTIONS[-1], size
+                    few = self._layer(values[:3], self._views(batch, block, 0, values.shape[1:], most))
+                    drawn |= {f"{layer}.{h}": [picture for picture, *_ in head] for h, head in enumerate(few)}
+                total += self.size(drawn, values.shape[2]) / len(drawn) * len(self.capture.heads(block))
+            if total <= budget:
+                return most
+        return RESOLUTIONS[-1]
+
+    def size(self, images: Mapping[str, list[str]], n_key: int) -> float:
+        """Characters of the pictures of heads and of the numbers beside them."""
+        beside = _PAIRS_SIZE + (_NUMBER_SIZE * 2 * n_key if self.pictured else 0)
+        return sum(len(picture) for head in images.values() for picture in head) + beside * len(images)
 
     def draw(self, i: int, block: str, most: int, maps: HeadMaps) -> dict[str, Any]:
         """Encode the heads of one block of batch i into `maps`; return the facts beside the pictures."""
@@ -177,7 +160,7 @@ class _Drawer:
             drawn, strongest = self._layer(values, views), _strongest(values, views.present)
             for h, head in enumerate(kept):
                 name = str(self.index[HeadId(block, int(layer), int(head))])
-                images[name] = [png for png, *_ in drawn[h]]
+                images[name] = [picture for picture, *_ in drawn[h]]
                 heads[name] = {"ranges": [ends for _, *ends in drawn[h]], "pairs": strongest[h]}
                 if views.coarse and self.pictured:  # single rows are lost in the map; images need these two whole
                     heads[name]["rows"] = [values[h].mean(axis=0), values[h][0]]
@@ -205,7 +188,7 @@ class _Drawer:
         both = (organized[0], organized[1]) if len(organized) == 2 else None
         return _Views((original[0], original[1]), both, batch.present(block, (shape[0], shape[1])))
 
-    def _layer(self, values: npt.NDArray[np.float32], views: _Views) -> list[list[_Encoded]]:
+    def _layer(self, values: npt.NDArray[np.float32], views: _Views) -> list[list[Encoded]]:
         """The pictures of each head: in token order, and organized too where cells hold several tokens."""
         if not views.coarse:
             return [[encode(head, self.kind, views.present)] for head in values]
@@ -242,4 +225,4 @@ def _picture(capture: Capture, i: int, grid: Sequence[int] | None) -> dict[str, 
     grey = np.rint(255 * (channels - low) / ((high - low) or 1.0)).astype(np.uint8)
     image = grey[..., 0] if grey.shape[-1] != 3 else grey
     step = max(1, -(-max(image.shape[:2]) // RESOLUTIONS[0]))
-    return {"png": _png(np.ascontiguousarray(image[::step, ::step])), "grid": [int(n) for n in grid]}
+    return {"png": png(np.ascontiguousarray(image[::step, ::step])), "grid": [int(n) for n in grid]}

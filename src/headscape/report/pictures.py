@@ -14,7 +14,8 @@ import numpy.typing as npt
 from headscape.errors import InputError
 from headscape.report.coarsen import CELLS, MOST, Cells, block_means, cells_of, coarse_matrix
 from headscape.report.gather import LINKED, Scene, Section, reason_of
-from headscape.report.headmaps import RESOLUTIONS, encode
+from headscape.report.greys import encode
+from headscape.report.headmaps import RESOLUTIONS
 from headscape.report.marks import numbers
 from headscape.report.orders import KEYS
 from headscape.report.packing import pack

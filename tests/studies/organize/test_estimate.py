@@ -12,7 +12,7 @@ import headscape as hs
 from headscape.cli import app
 from headscape.geometry.estimate import Rates
 from headscape.studies.organize.estimate import estimate_organize
-from headscape.studies.organize.study import BESIDE, measure_trees
+from headscape.studies.organize.units import BESIDE, measure_trees
 
 FAST = Rates(1e10, 1e9, 1e10, 1e9, 1e9)
 

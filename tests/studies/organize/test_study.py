@@ -7,7 +7,8 @@ import pytest
 import headscape as hs
 from headscape.studies import load_results
 from headscape.studies.organize.result import ENTROPIES, OrganizeResult
-from headscape.studies.organize.study import organize, shuffled_rows
+from headscape.studies.organize.study import organize
+from headscape.studies.organize.units import shuffled_rows
 from headscape.studies.work.folder import kept_studies, newest
 
 

@@ -154,7 +154,7 @@ def test_a_scheduler_that_is_there_gives_the_same_bytes(tmp_path, cluster, organ
 def test_a_worker_killed_in_the_middle_costs_one_unit_and_changes_no_byte(tmp_path, organised, monkeypatch, capfd):
     before = processes()
     run = make_run(tmp_path)
-    monkeypatch.setattr(organize_module, "_unit", engine_units.waits_to_be_killed)
+    monkeypatch.setattr(organize_module, "measure_batch", engine_units.waits_to_be_killed)
     killed, said = [], []
 
     def kill():
@@ -285,7 +285,7 @@ def test_a_failing_unit_is_reported_and_the_rest_finishes(name, tmp_path, reques
     else:
         engine = LocalEngine(2 if name == "two jobs" else 1)
     run, said, bar = make_run(tmp_path), [], []
-    monkeypatch.setattr(organize_module, "_unit", engine_units.fails_on_batch_2)
+    monkeypatch.setattr(organize_module, "measure_batch", engine_units.fails_on_batch_2)
     with pytest.raises(hs.HeadscapeError) as raised:
         organize(run, engine=engine, threads=1, say=said.append, progress=lambda *at: bar.append(at))
     assert raised.value.exit_code == 1
@@ -305,7 +305,7 @@ def test_a_failing_unit_is_reported_and_the_rest_finishes(name, tmp_path, reques
 
 def test_a_mistake_in_a_unit_keeps_its_exit_code(tmp_path, monkeypatch, capfd):
     run = make_run(tmp_path)
-    monkeypatch.setattr(organize_module, "_unit", engine_units.is_mistaken)
+    monkeypatch.setattr(organize_module, "measure_batch", engine_units.is_mistaken)
     code, _, said = call(monkeypatch, capfd, "organize", run, "--quiet")
     assert (code, said) == (2, "error: capture with more --tokens\n")
 

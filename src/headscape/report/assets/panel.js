@@ -20,7 +20,7 @@ function buildPanel() {
   });
   slot.batch.addEventListener("change", () => { shownMaps.batch = Number(slot.batch.value); showMaps(state.head); });
   panel.replaceChildren(
-    el("div", { class: "panel-head" }, slot.title, step("◀", "Previous head", -1), byLayer, byHead, step("▶", "Next head", 1),
+    el("div", { class: "panel-head" }, slot.title, ...(heads.length > 1 ? [step("◀", "Previous head", -1), byLayer, byHead, step("▶", "Next head", 1)] : []),
       saveButton(() => save(slot.maps, `head-${headLink(state.head)}`), "the maps of this head")),
     el("div", { class: "chips-row" }, slot.chips, batches.length > 1 ? slot.batch : null), slot.seen, slot.text, slot.maps, slot.strip, slot.notes,
     el("div", { class: "two panel-two" }, slot.pairs, slot.near),

@@ -32,10 +32,10 @@ def _self_distance(r: CompareResult) -> Finding:
         other = f", {found[INPUT]} on other input" if INPUT in found else ""
         parts.append(f"{network} {found[BATCHES]} on other batches{other}")
     used = ", ".join(NAMES[name] for name in r.together_of) or "no measures, since none varies between batches"
-    text = (
-        "How far a network is from itself sets the scale: 1 is by every measure the mean of the network that varies most. "
-        f"Distances to itself: {'; '.join(parts)}. The measures put together are {used}."
-    )
+    text = f"""
+        How far a network is from itself sets the scale: 1 is by every measure the mean of the network that varies most.
+        Distances to itself: {"; ".join(parts)}. The measures put together are {used}.
+    """
     return Finding(text, "intervals")
 
 
@@ -50,10 +50,10 @@ def _overall(r: CompareResult) -> Finding:
     pairs = r.by(ALL)
     apart = sum(pair.separated for pair in pairs)
     pair, verdict = _weakest(pairs, lambda d: d.judgement)
-    rest = (
-        f": {apart} of {len(pairs)} pairs are further apart than either network is from itself, with intervals "
-        f"that do not overlap. The least certain pair is {pair.a} and {pair.b}."
-    )
+    rest = f"""
+        : {apart} of {len(pairs)} pairs are further apart than either network is from itself, with intervals
+        that do not overlap. The least certain pair is {pair.a} and {pair.b}.
+    """
     return on_claim("compare.all_apart", verdict, rest, "intervals")
 
 
@@ -90,10 +90,10 @@ def _not_separated(r: CompareResult) -> list[Finding]:
 def _geometry(r: CompareResult) -> Finding:
     pairs = r.by("geometry")
     _, verdict = _weakest(pairs, lambda d: d.certain)
-    rest = (
-        f". The distance found is an upper bound, since matching is a local search; for {len(r.certain)} of "
-        f"{len(pairs)} pairs a lower bound (Memoli 2011) also lies above the distance of one network to itself."
-    )
+    rest = f"""
+        . The distance found is an upper bound, since matching is a local search; for {len(r.certain)} of
+        {len(pairs)} pairs a lower bound (Memoli 2011) also lies above the distance of one network to itself.
+    """
     return on_claim("compare.geometry", verdict, rest, "distances")
 
 
@@ -107,10 +107,10 @@ def _other_heads(r: CompareResult) -> Finding:
     if not parts:
         return Finding("No network could be compared with other heads of its own: a layer has one head.")
     _, verdict = _weakest(r.by("geometry"), lambda d: d.beyond_heads)
-    rest = (
-        f". A network beside itself has the same heads on both sides; a harder control is two random halves of "
-        f"the heads of one network. Pairs of networks further apart than these: {_list(parts)}."
-    )
+    rest = f"""
+        . A network beside itself has the same heads on both sides; a harder control is two random halves of
+        the heads of one network. Pairs of networks further apart than these: {_list(parts)}.
+    """
     return on_claim("compare.kinds_of_heads", verdict, rest, "times-heads")
 
 
@@ -123,11 +123,11 @@ def _shuffled(r: CompareResult) -> list[Finding]:
             parts.append(f"{NAMES[measure]} {as_far} of {len(pairs)}")
     if not parts:
         return []
-    text = (
-        "Where attention goes is not always what separates networks: with every row shuffled over its keys, pairs that "
-        f"were separated stay at least as far apart by {_list(parts)}. There the values in the rows (how peaked "
-        "attention is, and its mask) are enough."
-    )
+    text = f"""
+        Where attention goes is not always what separates networks: with every row shuffled over its keys, pairs that
+        were separated stay at least as far apart by {_list(parts)}. There the values in the rows (how peaked
+        attention is, and its mask) are enough.
+    """
     return [Finding(text, "times")]
 
 

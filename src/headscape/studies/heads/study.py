@@ -17,7 +17,7 @@ from headscape.errors import InputError
 from headscape.roles import RoleFunction, batch_roles, find_role, role_table
 from headscape.runs import Run
 from headscape.studies.organize import OrganizeResult
-from headscape.studies.organize.study import shuffled_rows
+from headscape.studies.organize.units import shuffled_rows
 from headscape.studies.work.folder import newest_by_block
 from headscape.tensor import AttentionTensor, HeadId
 

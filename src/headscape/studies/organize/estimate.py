@@ -13,7 +13,7 @@ from headscape.compiled import cores, free_threads
 from headscape.geometry.estimate import Rates, estimate_fit, measure_rates
 from headscape.geometry.questionnaire import Questionnaire
 from headscape.runs import Run, human_bytes
-from headscape.studies.organize.study import N_HEAD_BASIS, measure_trees, tensor_shape, unit_memory
+from headscape.studies.organize.units import N_HEAD_BASIS, measure_trees, tensor_shape, unit_memory
 from headscape.tensor import AXES, AttentionTensor, Kind
 from headscape.tree import PartitionTree
 
