@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from headscape.results import Finding
 from headscape.studies.compare.result import ALL, BATCHES, INPUT, MEASURES, NAMES, SHUFFLED, Distance
 from headscape.studies.work.sentences import on_claim
-from headscape.verdicts import Judgement
+from headscape.verdicts import Judgement, judge
 
 if TYPE_CHECKING:
     from headscape.studies.compare.result import CompareResult
@@ -18,10 +18,10 @@ __all__ = ["findings"]
 
 def findings(r: CompareResult) -> list[Finding]:
     """All findings, in the order in which a reader should meet them."""
-    found = [_self_distance(r)]
+    found = [_self_distance(r), *_bottom(r)]
     if len(r.networks) > 1:
         found += [_overall(r), *(_pair(r, pair) for pair in r.by(ALL)), *_not_separated(r), _geometry(r)]
-        found += [_other_heads(r), *_shuffled(r)]
+        found += [_other_heads(r), *_shuffled(r), *_larger(r)]
     return found + _cautions(r)
 
 
@@ -37,6 +37,24 @@ def _self_distance(r: CompareResult) -> Finding:
         Distances to itself: {"; ".join(parts)}. The measures put together are {used}.
     """
     return Finding(text, "intervals")
+
+
+def _bottom(r: CompareResult) -> list[Finding]:
+    """Whether the lowest heads stay the lowest on other input, of every network with several runs."""
+    found = []
+    for network in r.networks:
+        shared = r.shared_bottom(network)
+        if shared is None or r.clusters:  # a shorter copy of a run has the same inputs
+            continue
+        between, within, chance = shared
+        verdict = judge(between, above=chance, control="chance")
+        names = _list(r.runs.loc[r.runs["network"] == network, "run"].tolist())
+        rest = (
+            f": of the lowest tenth of heads by l1_top (sum of the coefficients of largest support), {between} are the same on "
+            f"the inputs of another run, {within} on other batches of one run; chance {chance:.2f} (runs: {names})."
+        )
+        found.append(on_claim("compare.bottom", verdict, rest, "runs", network=network))
+    return found
 
 
 def _weakest(pairs: Sequence[Distance], verdict: Callable[[Distance], Judgement]) -> tuple[Distance, Judgement]:
@@ -131,6 +149,17 @@ def _shuffled(r: CompareResult) -> list[Finding]:
     return [Finding(text, "times")]
 
 
+def _larger(r: CompareResult) -> list[Finding]:
+    if r.larger is None:
+        return []
+    high, low, verdict = r.larger
+    rest = (
+        ". The paper compares the sums themselves, which change with the unit of the maps; here each is the l1 norm over "
+        "the l2 norm of the tri-Haar coefficients, over the largest value it can have."
+    )
+    return [on_claim("compare.entropy", verdict, rest, "whole", a=high, b=low)]
+
+
 def _cautions(r: CompareResult) -> list[Finding]:
     found = []
     masks = r.runs.groupby("mask")["network"].unique()
@@ -138,6 +167,13 @@ def _cautions(r: CompareResult) -> list[Finding]:
         sides = "; ".join(f"{mask}: {_list(list(dict.fromkeys(names)))}" for mask, names in masks.items())
         why = "part of what separates them is that a causal head cannot look ahead"
         found.append(Finding(f"The networks differ in their mask ({sides}): {why}."))
+    if r.clusters:
+        text = (
+            f"All maps are averages over {r.clusters} clusters of queries and of keys, a level that the trees of all runs "
+            "have: what single tokens do is not compared. A run that ends in -short is a longer one with as few tokens as the "
+            "shortest, drawn at random: how far it is from its own network is what length alone does."
+        )
+        found.append(Finding(text, "runs"))
     part = r.runs[r.runs["part"].astype(bool)]["run"].tolist()
     if part:
         found.append(Finding(f"Only some of the heads were captured in {_list(part)}: these are compared as they are."))

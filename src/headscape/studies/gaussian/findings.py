@@ -49,6 +49,8 @@ def findings(r: GaussianResult) -> list[Finding]:
     found = [Finding(text, "gaussian-overview")]
     if r.has("variance"):
         found += [_scores(r), _normal(r), _self(r)]
+    if "row_variance" in r.heads and r.has("row_variance"):
+        found += _chain(r)
     if r.information is not None and len(r.distances) > 1:
         found.append(_distance(r))
     found += _next(r)
@@ -113,6 +115,46 @@ def _shrunk(shrinkage: npt.ArrayLike) -> str:
     most = float(np.nan_to_num(np.asarray(shrinkage, dtype=float)).max(initial=0))
     few = f"With fewer than {SAMPLES_PER_DIMENSION} samples per dimension"
     return f" {few}, covariances were shrunk (Ledoit-Wolf, up to {most:.2g})." if most else ""
+
+
+LINKS = {
+    "chain_variance": ("row_variance", "row_variance_predicted", "the variance of a row's scores"),
+    "chain_ratio": ("row_ratio", "row_ratio_predicted", "the ratio of two probabilities"),
+    "chain_entropy": ("row_entropy", "row_entropy_predicted", "the entropy of a row, over log n"),
+    "chain_mixing": ("mixing", "mixing_predicted", "what outputs differ by, over what values differ by"),
+}
+"""Claim: measured, predicted from weights and the Gaussian of the inputs, in words."""
+
+
+def _chain(r: GaussianResult) -> list[Finding]:
+    """Link by link: whether the weights say which head is sharper, and how far the numbers themselves are off."""
+    found = []
+    for claim, (own, predicted, words) in LINKS.items():
+        if not r.has(own):
+            continue
+        before = {"row_ratio": "row_ratio_from_variance", "row_entropy": "row_entropy_from_variance"}.get(own)
+        before = "mixing_from_entropy" if own == "mixing" else before
+        near = "" if before is None else f"; from the measured link before it {r.median(before)}"
+
+        def correlation(frame: pd.DataFrame, a: str = own, b: str = predicted) -> float:
+            return float(frame[a].corr(frame[b], "spearman"))
+
+        rest = (
+            f": over heads, predicted and measured have the rank correlation {r.over_inputs(correlation)}. The median of {words} "
+            f"is {r.median(own)}, predicted {r.median(predicted)}{near}."
+        )
+        found.append(
+            _of_heads(
+                r,
+                claim,
+                f"chain-{claim.removeprefix('chain_')}",
+                rest,
+                correlation,
+                above=CLEAR,
+                control="a clear rank correlation",
+            )
+        )
+    return found
 
 
 def _scores(r: GaussianResult) -> Finding:

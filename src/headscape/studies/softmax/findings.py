@@ -10,7 +10,7 @@ import numpy.typing as npt
 from headscape.intervals import Interval, jackknife, mean_interval
 from headscape.results import Finding
 from headscape.studies.softmax.head import COLUMNS
-from headscape.studies.softmax.result import CLOSE, ENOUGH
+from headscape.studies.softmax.result import CLOSE, ENOUGH, NAMES
 from headscape.studies.work.sentences import on_claim
 from headscape.verdicts import Judgement, cannot_tell, judge
 
@@ -33,6 +33,7 @@ FEWEST = 3
 def findings(r: SoftmaxResult) -> list[Finding]:
     """All findings, in the order in which a reader should meet them."""
     found = [_invariance(r) if r.unit else _without_model(r), _pointwise(r), _condition(r), _regular(r), _residual(r)]
+    found += _orders(r)
     found += [_premise(r)] if r.unit == "loss" else []
     return found + ([_at_once(r)] if r.unit else []) + ([_random(r)] if r.control is not None else [])
 
@@ -102,6 +103,24 @@ def _pointwise(r: SoftmaxResult) -> Finding:
         boundary terms alone, {e["linear"]} for a + b g, {e["mean"]} for the mean.
     """
     return on_claim("softmax.pointwise", verdict, rest, "variants")
+
+
+def _orders(r: SoftmaxResult) -> list[Finding]:
+    """Eq. 12 without its boundary terms beside the mean, and with all terms of second order beside itself."""
+    asked = {"softmax.printed": ("printed", "mean"), "softmax.second_order": ("second_order", "paraproduct")}
+    if "printed_error" not in r.heads:
+        return []
+    found = []
+    for claim, (name, other) in asked.items():
+        own, control = (r.column(f"{one}_error") for one in (name, other))
+        closer = mean_interval(_medians(own - control))
+        verdict = _decided(r, judge(closer, below=0.0, control="no closer"))
+        rest = (
+            f": the median relative error is {r.median(f'{name}_error'):.2f} ({NAMES[name]}) against {r.median(f'{other}_error'):.2f} "
+            f"({NAMES[other]}); over inputs the median difference within heads is {closer}."
+        )
+        found.append(on_claim(claim, verdict, rest, "variants"))
+    return found
 
 
 def _condition(r: SoftmaxResult) -> Finding:
