@@ -37,10 +37,11 @@ _HOMES = {
     "studies": ("open_result",),
     "studies.change": ("compare_prompts",),
     "studies.claims": ("claims",),
-    "studies.compare": ("compare",),
+    "studies.compare": ("coarsen", "compare"),
     "studies.compress": ("compress",),
     "studies.gaussian": ("gaussian",),
     "studies.heads": ("find_heads",),
+    "studies.laws": ("laws",),
     "studies.organize": ("organize",),
     "studies.prompt": ("prompt",),
     "studies.prune": ("prune", "rank_heads"),
@@ -114,10 +115,12 @@ if TYPE_CHECKING:
     from headscape.studies.change import compare_prompts
     from headscape.studies.claims.study import claims
     from headscape.studies.collapse.study import collapse
+    from headscape.studies.compare.coarse import coarsen
     from headscape.studies.compare.study import compare
     from headscape.studies.compress.study import compress
     from headscape.studies.gaussian.study import gaussian
     from headscape.studies.heads import find_heads
+    from headscape.studies.laws.study import laws
     from headscape.studies.organize.study import organize
     from headscape.studies.prompt.study import prompt
     from headscape.studies.prune.study import prune, rank_heads

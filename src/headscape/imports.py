@@ -89,7 +89,8 @@ def from_attentions(
     if out is None:
         return Capture.in_memory(made)
     content = hashlib.sha256(b"".join(batch.read(name).tobytes() for batch in made for name in batch.names)).hexdigest()
-    return _written(made, Path(out), {"kind": "memory", "attention": kind, "dtype": dtype}, {"sha256": content})
+    config = {"kind": "memory", "attention": kind, "dtype": dtype}
+    return _written(made, Path(out), config=config, inputs={"sha256": content})
 
 
 def import_array(
@@ -140,12 +141,13 @@ def import_array(
     made = [_batch({"heads": list(layers)}, kind, {"heads": block}, {}, dtype) for layers in values]
     config = {"kind": "import", "layout": layout, "attention": kind, "mask": block, "dtype": dtype}
     inputs = {"file": path.name, "array": name, "shape": list(values.shape), "sha256": full_hash(path)}
-    return _written(made, Path(out), config, inputs)
+    return _written(made, Path(out), config=config, inputs=inputs)
 
 
-def write_capture(captured: Capture, out: Path) -> Capture:
-    """Write a capture that is in memory as a run."""
-    return _written([captured.batch(i) for i in range(len(captured))], out, {"kind": "memory"}, {"kind": "memory"})
+def write_capture(captured: Capture, out: Path, **sections: Mapping[str, Any]) -> Capture:
+    """Write a capture that is in memory as a run, with these sections of run.json."""
+    facts = {"config": {"kind": "memory"}, "inputs": {"kind": "memory"}} | sections
+    return _written([captured.batch(i) for i in range(len(captured))], out, **facts)
 
 
 def _check_choices(kind: str, mask: str | None, dtype: str) -> None:
@@ -199,10 +201,10 @@ def _batch(
     return Batch({"keep": [kind], "blocks": facts, "layers": layers}, list(arrays), arrays.__getitem__)
 
 
-def _written(batches: Sequence[Batch], out: Path, config: dict[str, Any], inputs: dict[str, Any]) -> Capture:
+def _written(batches: Sequence[Batch], out: Path, **sections: Mapping[str, Any]) -> Capture:
     """Write batches as a run, whole or not at all."""
     with locked(out / f"capture{LOCK}", f"the import in {out}", lambda _: None):
-        run = Run.create(out, config=config, inputs=inputs)
+        run = Run.create(out, **sections)
         try:
             for i, batch in enumerate(batches):
                 metadata = {"headscape": json.dumps(batch.info)}

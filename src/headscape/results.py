@@ -49,6 +49,10 @@ class Finding:
     judgement: Judgement | None = None
     claim: str | None = None  # id of the claim it tests, of `headscape.papers`
 
+    def __post_init__(self) -> None:
+        """Text may be written over several lines."""
+        object.__setattr__(self, "text", " ".join(self.text.split()))
+
     @property
     def verdict(self) -> Verdict | None:
         """holds, does not hold, cannot tell; None where nothing was claimed."""

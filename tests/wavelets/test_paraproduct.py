@@ -42,14 +42,18 @@ def slow_paraproduct(g, rows, columns, function, present):
         boundary = boundary + A(u[j + 1, 0]) - A(u[j, 0])
     for k in range(K):
         boundary = boundary + A(u[0, k + 1]) - A(u[0, k])
-    approximation, exact = boundary.copy(), boundary.copy()
+    approximation, exact, taylor = boundary.copy(), boundary.copy(), boundary.copy()
     for j in range(N):
         for k in range(K):
             here = u[j, k]
             mixed = u[j + 1, k + 1] - u[j, k + 1] - u[j + 1, k] + here
             approximation += dA(here) * mixed + ddA(here) * (u[j + 1, k] - here) * (u[j, k + 1] - here)
             exact += A(u[j + 1, k + 1]) - A(u[j, k + 1]) - A(u[j + 1, k]) + A(here)
-    return approximation, exact, boundary
+            finer, signs = (u[j + 1, k + 1], u[j, k + 1], u[j + 1, k]), (1, -1, -1)
+            taylor += sum(
+                s * (dA(here) * (v - here) + ddA(here) / 2 * (v - here) ** 2) for v, s in zip(finer, signs, strict=True)
+            )
+    return approximation, exact, boundary, taylor
 
 
 def paper_operator(f, N):
@@ -87,11 +91,12 @@ def masked_cases(draw, max_leaves=9):
 def test_it_is_the_sum_written_out(case):
     g, rows, columns, present = case
     for function in (EXP, SINE):
-        approximation, exact, boundary = slow_paraproduct(g, rows, columns, function, present)
+        approximation, exact, boundary, taylor = slow_paraproduct(g, rows, columns, function, present)
         p = paraproduct(g, rows, columns, function, mask=present)
         np.testing.assert_allclose(p.approximation, approximation, atol=1e-12)
         np.testing.assert_allclose(p.exact, exact, atol=1e-12)
         np.testing.assert_allclose(p.boundary, boundary, atol=1e-12)
+        np.testing.assert_allclose(p.second_order, taylor, atol=1e-12)
         np.testing.assert_allclose(p.residual, np.where(present, function[0](g), np.nan) - approximation, atol=1e-12)
 
 

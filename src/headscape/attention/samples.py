@@ -165,7 +165,8 @@ def _names(model: Model, arguments: Mapping[str, Tensor], example: Any) -> dict[
         return {"encoder": (shown, shown), "decoder": (delayed, delayed), "decoder.cross": (delayed, shown)}
     if len(blocks) > 1:
         blocks &= {"text"}
-    return dict.fromkeys(blocks, (shown, shown))
+    attending = getattr(model.module, "segment", len(shown))  # a network with a memory attends from its last tokens
+    return dict.fromkeys(blocks, (shown[-attending:], shown))
 
 
 def _image_samples(model: Model, inputs: Any, batches: int | None, seed: int) -> tuple[list[Sample], dict[str, Any]]:

@@ -26,6 +26,7 @@ MODULES = (  # each registers its commands when it is imported
         "gaussian",
         "heads",
         "housekeeping",
+        "laws",
         "models",
         "organize",
         "prompt",
@@ -49,7 +50,7 @@ ORDER = (  # of the commands in --help: from the first look to the studies
         "softmax",
         "prune",
     ),
-    *("compare", "spectra", "gaussian", "prompt", "collapse", "train", "series", "claims", "runs"),
+    *("compare", "spectra", "gaussian", "laws", "prompt", "collapse", "train", "series", "claims", "runs"),
 )
 EXTRAS = {"matplotlib": "report", "plotly": "report", "dask": "scale", "distributed": "scale"}
 

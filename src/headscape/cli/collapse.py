@@ -53,9 +53,7 @@ class Variants:
     cells: Annotated[
         bool, typer.Option("--cells/--no-cells", help="The four variants: skip or not, hidden state or not.")
     ] = True
-    control: Annotated[
-        bool, typer.Option("--control/--no-control", help="The same architecture with random weights.")
-    ] = True
+    control: o.Control = True
     use_model: Annotated[
         bool, typer.Option("--model/--no-model", help="Run the model again; otherwise use only what the run kept.")
     ] = True
@@ -97,7 +95,7 @@ def collapse(
             raise InputError("table 1 has its own images; leave out --text and --images")
         _table1(to or Path("runs") / "table1", table, variants.alpha_hidden, asked)
         return
-    from headscape.studies.collapse.trained import is_training_run
+    from headscape.hopfield.trained import is_training_run
 
     if is_training_run(source):
         if text is not None or images is not None or to is not None or variants.alpha is not None:

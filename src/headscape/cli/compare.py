@@ -15,12 +15,22 @@ from headscape.cli.shared import finish, open_page
 @command(epilog="Example: `headscape compare runs/smollm2 runs/smollm2-other runs/gemma --out runs/compared`")
 def compare(
     runs: Annotated[
-        list[Path], typer.Argument(help="Two or more organized runs of equally many tokens.", metavar="RUN_A RUN_B ...")
+        list[Path],
+        typer.Argument(help="Two or more organized runs; see --coarsen for other lengths.", metavar="RUN_A RUN_B ..."),
     ],
     to: Annotated[Path, typer.Option("--out", help="Folder for the result and its page; resumed when it exists.")] = (
         Path("runs/compare")
     ),
     block: o.Block = None,
+    coarsen: Annotated[
+        int | None,
+        typer.Option(
+            help="For runs of different length: compare maps over this many clusters, a level of the trees of all. 16 fits "
+            "from about 40 tokens on.",
+            min=4,
+            max=o.MANY,
+        ),
+    ] = None,
     draws: Annotated[
         int,
         typer.Option(
@@ -34,9 +44,13 @@ def compare(
 ) -> None:
     """Measure how far apart networks are by their heads, relative to how far each is from itself on other input."""
     from headscape.report.compare_page import write_compare_page
+    from headscape.studies.compare import coarse_runs
     from headscape.studies.compare import compare as run_compare
 
     with asked.working("comparing") as how:
+        if coarsen is not None:
+            beside = to.with_name(f"{to.name}-coarse")
+            runs = coarse_runs(runs, beside, coarsen, block=block, random_state=asked.seed, **how)
         result = run_compare(runs, out=to, block=block, draws=draws, random_state=asked.seed, **how)
     page = write_compare_page(result, runs, to / "report.html")
     finish(result, asked.as_json, at=to, page=page)

@@ -26,6 +26,9 @@ Images = Annotated[Path | None, typer.Option(help="An image, a folder of images,
 Out = Annotated[Path | None, typer.Option("--out", help="The run directory; resumed when it exists.")]
 Tokens = Annotated[int, typer.Option(help="Tokens per context.", min=1, max=MANY)]
 Batches = Annotated[int, typer.Option(help="How many contexts.", min=1, max=MANY)]
+Control = Annotated[
+    bool, typer.Option("--control/--no-control", help="Measure the same architecture with random weights too.")
+]
 Stored = Annotated[str, typer.Option("--dtype", help="Number type on disk: float16 or float32.")]
 Estimate = Annotated[
     bool, typer.Option("--estimate", help="Print the memory, disk and time it would take; write nothing.")

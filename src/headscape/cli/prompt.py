@@ -26,9 +26,7 @@ def prompt(
         str, typer.Option(help="Factors on the spectra of W_q and W_k, comma-separated.")
     ] = "0.5,0.707,1.414,2",
     chat: Annotated[bool, typer.Option("--chat", help="Put the prompt into the model's chat template.")] = False,
-    control: Annotated[
-        bool, typer.Option("--control/--no-control", help="Also ask the same architecture with random weights.")
-    ] = True,
+    control: o.Control = True,
     to: Annotated[
         Path | None, typer.Option("--out", help="The run directory; by default runs/NAME-prompt-WORD-SHOTS.")
     ] = None,

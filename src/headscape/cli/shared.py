@@ -187,12 +187,9 @@ def print_frame(title: str, frame: pd.DataFrame) -> None:
     print_table(title, columns, rows, right=tuple(numbers))
 
 
-def load(spec: str, device: str, weights: str, online: bool, quiet: bool, **more: Any) -> Model:
+def load(spec: str, device: str, weights: str, online: bool, quiet: bool, random_init: int | None = None) -> Model:
     """Load a model and say what is fetched."""
-    from headscape.attention.models import load_model
-
-    _check_place(device, weights)
-    return load_model(spec, device=device, dtype=weights, online=online, say=sayer(quiet), **more)
+    return loader(device, online, quiet, weights).load(spec, random_init=random_init)
 
 
 def tokenizer_of(spec: str) -> Any:

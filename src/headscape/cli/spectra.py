@@ -22,9 +22,7 @@ def spectra(
     rotations: Annotated[
         int, typer.Option(help="Random rotations behind the p-values of the alignments.", min=1, max=o.MANY)
     ] = 2000,
-    control: Annotated[
-        bool, typer.Option("--control/--no-control", help="Also measure the same architecture with random weights.")
-    ] = True,
+    control: o.Control = True,
     asked: Choosing = Choosing(),
 ) -> None:
     """Compare the spectra of all weight matrices with noise, and measure how every head aligns queries and keys."""

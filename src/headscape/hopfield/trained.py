@@ -18,7 +18,13 @@ from headscape.hopfield.networks import Attention, NetworkConfig, Transformer
 from headscape.hopfield.pretrained import Pretrained, network_of
 from headscape.storage import read_arrays, read_json
 
-__all__ = ["Trained", "find_trained", "first_names", "whole_state"]
+__all__ = ["Trained", "find_trained", "first_names", "is_training_run", "whole_state"]
+
+
+def is_training_run(path: str | Path) -> bool:
+    """Whether a folder is a run of `headscape train`."""
+    file = Path(path) / "run.json"
+    return file.is_file() and read_json(file).get("config", {}).get("kind") == "train"
 
 
 def first_names(state: Mapping[str, Tensor]) -> dict[str, str]:

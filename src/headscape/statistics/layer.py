@@ -14,6 +14,7 @@ import numpy.typing as npt
 
 from headscape.attention.layers import LayerData
 from headscape.errors import InputError
+from headscape.statistics import chain
 from headscape.statistics.bilinear import Moments, centred_kurtosis, form_moments, measured_moments, pooled_moments
 from headscape.statistics.cosines import RankCorrelations, rank_correlations
 from headscape.statistics.gaussian import entropy, mutual_information, principal_subspace
@@ -45,6 +46,7 @@ COLUMNS = (
     *("entropy_values", "entropy_measured", "entropy_propagated"),
     *("information_values", "information_measured", "information_propagated"),
     *("rank90", "cosine_rho", "cosine_partial", "cosine_p"),
+    *chain.COLUMNS,
 )
 """What is measured of a head.
 
@@ -58,7 +60,7 @@ values and outputs in the principal subspace of the values (variance_kept), info
 that of shuffled pairs. All of these are taken about the mean of each position over inputs, where there are several.
 
 rank90: singular values for 90 % of the energy of the map. cosine_*: rank correlation of attention with the cosine of
-the embeddings, the same with distance held fixed, and its p by permuting the tokens.
+the embeddings, the same with distance held fixed, and its p by permuting the tokens. The rest: `statistics.chain`.
 """
 FACTS = ("null", "shrinkage", "kept")
 """Beside the information of tokens at a distance: that of shuffled pairs, shrinkage, share of variance kept."""
@@ -110,6 +112,7 @@ def layer_table(data: LayerData, reading: Reading) -> Array:
             for row, more in zip(found, part, strict=False):
                 row |= more
     _cosine_rows(data, reading, rows)
+    _chain_rows(data, reading, rows)
     table = [[[row.get(name, np.nan) for name in COLUMNS] for row in found] for found in rows]
     return np.array(table, dtype=np.float64).swapaxes(0, 1)
 
@@ -155,6 +158,8 @@ def _score_rows(data: LayerData, reading: Reading, head: int) -> list[Row]:
             row |= _named(pattern, pooled_moments(parts, counts))
         itself = offsets.index(0)
         row |= _named("self_{}", moments["{}"][itself]) | _named("self_{}_predicted", moments["{}_joint"][itself])
+        of_both = of_q.mean, of_q.covariance, of_k.mean, of_k.covariance
+        row["row_variance_predicted"] = chain.row_variance_predicted(forms, *of_both)
         row["directions"] = 6 / centred_kurtosis(np.eye(dim), of_q.covariance, of_k.covariance)
         row["score_shrinkage"] = max(g.shrinkage for g in (of_q, of_k, *pairs))
         rows.append(row)
@@ -270,6 +275,43 @@ def _cosine_rows(data: LayerData, reading: Reading, rows: Sequence[Sequence[Row]
     for head, row_of in enumerate(rows):
         for fold, row in enumerate(row_of):
             row |= {"cosine_rho": rho[fold][head], "cosine_partial": partial[fold][head, 0], "cosine_p": p[head]}
+
+
+def _chain_rows(data: LayerData, reading: Reading, rows: Sequence[Sequence[Row]]) -> None:
+    """From scores to mixing, for all heads: measured, and predicted from the link before and from the weights."""
+    keys = chain.rows_and_keys(data.probs.shape[-1], reading.content, reading.causal)
+    if data.scores is None or not keys.any() or not all("row_variance_predicted" in row for of in rows for row in of):
+        return
+    count = keys.sum(axis=1)[keys.any(axis=1)].astype(float)
+    found: dict[str, list[Array]] = {}
+    for i, (scores, probs) in enumerate(zip(data.scores, data.probs, strict=True)):
+        links = chain.measured_links(scores, probs, keys)
+        variance, entropy = links["variance"], links["entropy"]
+        now = {"row_variance": variance.mean(axis=1), "row_ratio": links["ratio"], "row_entropy": entropy.mean(axis=1)}
+        now["row_ratio_from_variance"] = chain.MEDIAN * np.sqrt(variance).mean(axis=1)
+        now["row_entropy_from_variance"] = chain.expected_entropy(count, variance).mean(axis=1)
+        if data.values is not None and data.outputs is not None:
+            own = np.repeat(data.values[i], len(probs) // data.values.shape[1], axis=0)
+            now |= {
+                "mixing": chain.mixing(own, data.outputs[i], keys),
+                "mixing_from_entropy": chain.mixed_by(entropy, count),
+            }
+        for name, values in now.items():
+            found.setdefault(name, []).append(values)
+    means = {name: means_left_out(np.array(values), len(data.probs)) for name, values in found.items()}
+    for head, row_of in enumerate(rows):
+        for fold, row in enumerate(row_of):
+            row |= {name: float(values[fold][head]) for name, values in means.items()}
+            v = row["row_variance_predicted"]
+            entropy = chain.expected_entropy(count, v)
+            row |= {
+                "temperature": float(np.sqrt(row["row_variance"])),
+                "row_ratio_predicted": chain.MEDIAN * float(np.sqrt(v)),
+            }
+            row |= {
+                "row_entropy_predicted": float(entropy.mean()),
+                "mixing_predicted": float(chain.mixed_by(entropy, count)),
+            }
 
 
 # --- tokens at a distance --------------------------------------------------------------------------------------------

@@ -147,7 +147,8 @@ class Slerp:
 
     `predicted` is (l^2/n)(1 - cos((1-t) pi/2)), the thesis' conjecture with its constants; not a theorem, since the
     softmax weights move with t. `relative_error` is the largest distance of a pair's curve from it, over the height of
-    the higher of the two, mean over pairs: between 0 and 1. `spread` is the standard deviation of the curves.
+    the higher of the two, mean over pairs: between 0 and 1. `spread` is the standard deviation of the curves. `errors`
+    (2, pairs) are those of the pairs, from the conjecture and from a straight line of the same height.
     """
 
     n: int
@@ -157,7 +158,12 @@ class Slerp:
     measured: Array
     spread: Array
     predicted: Array
-    relative_error: float
+    errors: Array
+
+    @property
+    def relative_error(self) -> float:
+        """Mean error of the conjecture over pairs."""
+        return float(self.errors[0].mean())
 
     @property
     def mean_error(self) -> float:
@@ -180,9 +186,10 @@ def slerp_experiment(n: int, radius: float, pairs: int = 1000, steps: int = 21, 
     )
     predicted = radius**2 / n * (1 - np.cos((1 - t) * np.pi / 2))
     height = np.maximum(divergence.max(axis=0), predicted[0])  # a pair of like one-hot vectors has a flat curve
-    off = np.abs(divergence - predicted[:, None]).max(axis=0) / height
+    line = predicted[0] * (1 - t)
+    off = np.array([np.abs(divergence - curve[:, None]).max(axis=0) / height for curve in (predicted, line)])
     curves = divergence.mean(axis=1), divergence.std(axis=1, ddof=1)
-    return Slerp(n, radius, pairs, t, *curves, predicted, float(off.mean()))
+    return Slerp(n, radius, pairs, t, *curves, predicted, off)
 
 
 class Combination(NamedTuple):

@@ -21,6 +21,7 @@ STUDIES = {  # in the order of a report's sections
     "compare": "CompareResult",
     "spectra": "SpectraResult",
     "gaussian": "GaussianResult",
+    "laws": "LawsResult",
     "prompt": "PromptResult",
     "collapse": "CollapseResult",
     "table1": "Table1Result",

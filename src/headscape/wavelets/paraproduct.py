@@ -146,12 +146,19 @@ def _mixed(A: Smooth, u00: FloatArray, u10: FloatArray, u01: FloatArray, u11: Fl
     return first, second, exact
 
 
+def _left_out(A: Smooth, u00: FloatArray, u10: FloatArray, u01: FloatArray, u11: FloatArray) -> FloatArray:
+    """The terms of second order that eq. 12 leaves out: A''(u) [m (d_x + d_y) + m^2 / 2], m the mixed difference."""
+    m = u11 - u01 - u10 + u00
+    return A.second(u00) * m * (u10 + u01 - 2 * u00 + m / 2)
+
+
 @dataclass(frozen=True, eq=False)
 class Paraproduct:
     """A(g) decomposed; all matrices have g's shape and are NaN where an entry is absent."""
 
     approximation: FloatArray  # boundary terms and all terms `first` and `second`
     residual: FloatArray  # A(g) minus the approximation
+    second_order: FloatArray  # the approximation with all terms of second order, A''(u) [m (d_x + d_y) + m^2 / 2] too
     boundary: FloatArray  # A(P^N P'^0 g) + A(P^0 P'^N' g) - A(P^0 P'^0 g): what row and column means alone give
     exact: FloatArray  # boundary terms and exact mixed differences: A(P^N P'^N' g), A(g) when all scales are used
     terms: Terms
@@ -230,22 +237,23 @@ class Averages:
             corner, top = top[0], top[columns.start[-2] :]
             boundary = left[rows.labels[-1]][:, None] + top[columns.labels[-1]] - corner
             norms = np.zeros((4, n_row, n_col))
-            total = np.zeros((2, 1, len(top)))
+            total = np.zeros((3, 1, len(top)))
             for j in range(n_row):
                 below, here = self.means[j + 1], self.means[j][rows.parent[j]]
-                terms = _mixed(
-                    A, *(means[:, place] for place in (columns.above, columns.child) for means in (here, below))
-                )
+                u = [means[:, place] for place in (columns.above, columns.child) for means in (here, below)]
+                terms = _mixed(A, *u)
                 approximate, exact = terms[0] + terms[1], terms[2]
-                total = total[:, rows.parent[j]] + self._along_columns(np.stack([approximate, exact]))
+                sums = np.stack([approximate, approximate + _left_out(A, *u), exact])
+                total = total[:, rows.parent[j]] + self._along_columns(sums)
                 count = self.counts[j + 1][:, columns.child]
                 for norm, term in zip(norms, (*terms, exact - approximate), strict=True):
                     norm[j] = self._by_scale(term, count)
             paths = total[:, rows.labels[-1]][:, :, columns.labels[-1]]
-            approximation, exact = (np.where(self.present, boundary + path, np.nan) for path in paths)
+            approximation, full, exact = (np.where(self.present, boundary + path, np.nan) for path in paths)
         _check_range(target, approximation, self.present)
         boundary = np.where(self.present, boundary, np.nan)
-        return Paraproduct(approximation, target - approximation, boundary, exact, Terms(self, A, np.sqrt(norms)))
+        terms_of = Terms(self, A, np.sqrt(norms))
+        return Paraproduct(approximation, target - approximation, full, boundary, exact, terms_of)
 
     def _along_columns(self, terms: FloatArray) -> FloatArray:
         """Add up terms on the folders of levels 1, 2, .., side by side on the last axis, down to the last level."""

@@ -164,3 +164,20 @@ def test_a_refused_request_leaves_no_folder_and_touches_no_other(runs, tmp_path)
     with pytest.raises(hs.InputError, match="two runs"):
         compare(both[:1], out=tmp_path / "new")
     assert os.listdir(tmp_path) == ["full"]
+
+
+def test_the_lowest_heads_of_other_input_are_counted_one_by_one(compared, runs):
+    result, _ = compared
+    between, within, chance = result.shared_bottom("net-one")
+    assert chance == 1 / 12 and result.shared_bottom("net-two") is None
+    lowest = {}
+    for name in ("one", "other"):
+        found = hs.open_result(runs[name], "organize")
+        scores = found.entropies[:, 0]  # l1_top
+        order = np.lexsort((found.heads["head"], found.heads["layer"]))
+        groups = result.settings["groups"]
+        lowest[name] = [int(np.argmin(scores[group].mean(axis=0)[order])) for group in groups]
+    same = [a == b for a in lowest["one"] for b in lowest["other"]]
+    assert between.value == pytest.approx(np.mean(same))
+    said = next(f for f in result.findings() if f.claim == "compare.bottom")
+    assert (said.verdict == "holds") == (between.low > chance)

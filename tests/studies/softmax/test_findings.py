@@ -1,5 +1,7 @@
 """Verdicts of the softmax study, on results whose truth is planted."""
 
+import dataclasses
+
 import numpy as np
 import pandas as pd
 import pytest
@@ -7,6 +9,7 @@ import torch
 from scipy.stats import t
 
 import headscape as hs
+from headscape.studies.softmax.figures import _change_all
 from headscape.studies.softmax.head import COLUMNS
 from headscape.studies.softmax.result import ALL_VARIANTS, HEAD_VARIANTS, SoftmaxResult
 from headscape.studies.softmax.study import _table, softmax
@@ -23,7 +26,7 @@ def result(n=8, batches=8, unit="loss", columns=None, changes=None, at_once=None
     wobble = 1 + 1e-3 * rng.normal(size=(n, 1))
     values = np.ones((n, len(COLUMNS), N_HEAD))
     planted = {"mean_kl": 1.0, "paraproduct_error": 0.5, "alpha": 0.3, "alpha_shuffled": -0.45, "alpha_coarse": 0.3}
-    planted |= {"alpha_residual": 0.45, "average_rms": 1.0} | (columns or {})
+    planted |= {"alpha_residual": 0.45, "average_rms": 1.0, "second_order_error": 0.3} | (columns or {})
     for name, value in planted.items():
         values[:, COLUMNS.index(name)] = np.broadcast_to(value, (N_HEAD,)) * wobble
     each = np.zeros((n, len(HEAD_VARIANTS), N_HEAD))
@@ -166,3 +169,33 @@ def test_random_weights_earn_no_tick(name, n):
     )
     found = softmax(cap, model=model, threads=1).findings()
     assert len(found) == n and not any(finding.holds for finding in found)
+
+
+@pytest.mark.parametrize(
+    ("claim", "columns", "expected"),
+    [
+        ("second_order", {}, "holds"),
+        ("second_order", {"second_order_error": 0.7}, "does not hold"),
+        ("printed", {"printed_error": 0.4, "mean_error": 0.9}, "holds"),
+        ("printed", {"printed_error": 0.95, "mean_error": 0.9}, "does not hold"),
+    ],
+)
+def test_the_orders_of_eq_12_are_judged_within_heads(claim, columns, expected):
+    assert verdict(result(columns=columns), claim) == expected
+
+
+def test_a_result_of_an_earlier_version_has_fewer_rows():
+    now = result()
+    later = [name for name in now.heads if name.startswith(("second_order", "printed"))]
+    before = dataclasses.replace(
+        now,
+        heads=now.heads.drop(columns=later),
+        values=now.values[:, : -len(later)],
+        changes_all=now.changes_all[:, :-2],
+    )
+    assert len(before.variants) == len(now.variants) - 2
+    assert {f.claim for f in now.findings()} - {f.claim for f in before.findings()} == {
+        "softmax.printed",
+        "softmax.second_order",
+    }
+    assert len(_change_all(before).data["names"]) == len(ALL_VARIANTS) - 2

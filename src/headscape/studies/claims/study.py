@@ -184,6 +184,7 @@ class _Test:
             "compare": lambda: run([self.run.path, *self._paths("capture")], **options),
             "collapse": lambda: run(self.run, control=self.control, **on_run, **options),
             "table1": lambda: run(self.run, **options),
+            "laws": lambda: run(self.run, **options),
             "train": lambda: _newest(self._paths("train")[0], study),
             "prune": lambda: run(self.run, **on_run, **options),
         }

@@ -15,6 +15,7 @@ from headscape.collapse.similarity import ALIKE
 from headscape.intervals import Interval, exactly, mean_interval
 from headscape.results import Finding
 from headscape.studies.collapse.result import entropy_column, four_of, geometric
+from headscape.studies.work.sentences import on_claim
 from headscape.verdicts import Judgement, cannot_tell, judge
 
 if TYPE_CHECKING:
@@ -117,12 +118,12 @@ def _population(r: CollapseResult) -> Finding:
 
 def _removed(r: CollapseResult) -> Finding:
     before, after = (r.alike_by_input(name, "share").mean(axis=1) for name in ("standard", "hidden"))
-    text = (
-        f"Whether training with a hidden state removes tokens that are alike ({PAPER}) cannot be told from this model. "
-        f"With a hidden state inserted (a' = {r.settings['alpha_hidden']:g}, no training), the share of such pairs goes "
-        f"from {before.mean():.2%} to {after.mean():.2%}, mean over layers, a change of "
-        f"{mean_interval(after - before).scaled(100)} points."
-    )
+    text = f"""
+        Whether training with a hidden state removes tokens that are alike ({PAPER}) cannot be told from this model.
+        With a hidden state inserted (a' = {r.settings["alpha_hidden"]:g}, no training), the share of such pairs goes
+        from {before.mean():.2%} to {after.mean():.2%}, mean over layers, a change of
+        {mean_interval(after - before).scaled(100)} points.
+    """
     return Finding(text, "similarity-hopfield", cannot_tell(UNTRAINED), "collapse.removed")
 
 
@@ -135,19 +136,14 @@ def _work(r: CollapseResult, weights: str) -> Finding:
     verdict = _judge(
         mean_interval(abs(s1 - s0) - abs(s0 - n0)), above=0.0, control="decades of the skip, paired by input"
     )
-    opening = {
-        "holds": "hidden state keeps tokens apart, not the skip",
-        "does not hold": "skip keeps tokens apart, not the hidden state",
-        "cannot tell": "skip and the hidden state cannot be ranked by how far they keep tokens apart",
-    }[verdict.verdict]
-    text = (
-        f"{'With random weights the' if weights else 'The'} {opening} ({PAPER} credit the hidden state): the last residual "
-        f"is {skip} with the model's skip and {bare} without it; with a hidden state {hidden} and {bare_hidden}. The skip "
-        f"moves it by {by_skip} decades, the hidden state beside a skip by {by_hidden}, and without one by {alone}. Without "
-        f"a skip the residual falls below {GONE:g} {_gone(r, names[2])}, with a hidden state {_gone(r, names[3])}."
-    )
+    rest = f"""
+        ({PAPER} credit the hidden state): the last residual
+        is {skip} with the model's skip and {bare} without it; with a hidden state {hidden} and {bare_hidden}. The skip
+        moves it by {by_skip} decades, the hidden state beside a skip by {by_hidden}, and without one by {alone}. Without
+        a skip the residual falls below {GONE:g} {_gone(r, names[2])}, with a hidden state {_gone(r, names[3])}.
+    """
     figure = "residual-cells-random" if weights else "residual-cells"
-    return Finding(text, figure, verdict, f"collapse.work{'_random' if weights else ''}")
+    return on_claim(f"collapse.work{'_random' if weights else ''}", verdict, rest, figure)
 
 
 def _gone(r: CollapseResult, variant: str) -> str:

@@ -34,16 +34,11 @@ from headscape.studies.work.how import How, Work
 from headscape.studies.work.units import run_units
 from headscape.tensor import HeadId
 
-__all__ = ["collapse_trained", "is_training_run"]
+__all__ = ["collapse_trained"]
 
 VARIANTS = ("standard", "shuffled", "random")
 BLOCK = "blocks"
 NOTE = "Of a network trained by `headscape train`: its attention is that of its arm, and no bound was computed."
-
-
-def is_training_run(path: str | Path) -> bool:
-    """Whether a folder is a run of `headscape train`."""
-    return (Path(path) / "run.json").is_file() and Run.open(path).meta.get("config", {}).get("kind") == "train"
 
 
 def collapse_trained(

@@ -24,6 +24,7 @@ captions = Captions(__name__)
 SHORT = dict(zip(MEASURES, ("geometry", "1 batch", "l1", "Shannon", "decay", "depth"), strict=True))
 TINY = 1e-12  # distances of 0 have a ratio too
 LABEL = 16  # characters of a name that fit beside a picture
+SHOWN_BATCHES = 5  # as in table 2 of the paper
 MANY = 20  # bars that are still readable; of more pairs the closest are shown
 
 
@@ -39,7 +40,7 @@ def figures(r: CompareResult) -> list[FigureSpec]:
         if np.isfinite(r.other_heads).any():
             found.append(_times(r, heads=True))
     found += [_entropies(r, k) for k in range(len(UNIT_FREE))]
-    return [*found, _decay(r), _depth(r), _runs(r)]
+    return [*found, *([_whole(r)] if r.whole else []), _decay(r), _depth(r), _runs(r)]
 
 
 def _labels(r: CompareResult) -> dict[tuple[str, str], str]:
@@ -125,6 +126,15 @@ def _entropies(r: CompareResult, k: int) -> FigureSpec:
         value=NAMES[name],
         y_label={"l1_rel": "l1 / l2 over its maximum", "shannon": "entropy over its maximum"}[name],
     )
+
+
+def _whole(r: CompareResult) -> FigureSpec:
+    """Table 2 of the paper, with what is free of units beside it."""
+    columns = {}
+    for name, found in zip(r.runs["run"], r.whole, strict=True):
+        for what, values in zip(("l1 of 100", "relative l1", "Shannon"), found, strict=True):
+            columns[f"{name}: {what}"] = values[:SHOWN_BATCHES]
+    return captions.table("whole", pd.DataFrame(columns).rename_axis("batch").reset_index())
 
 
 def _curves(r: CompareResult, x: Any, values: Any) -> list[dict[str, Any]]:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from headscape.results import Finding
 from headscape.studies.compare.result import ALL, BATCHES, INPUT, MEASURES, NAMES, SHUFFLED, Distance
 from headscape.studies.work.sentences import on_claim
-from headscape.verdicts import Judgement
+from headscape.verdicts import Judgement, judge
 
 if TYPE_CHECKING:
     from headscape.studies.compare.result import CompareResult
@@ -18,10 +18,10 @@ __all__ = ["findings"]
 
 def findings(r: CompareResult) -> list[Finding]:
     """All findings, in the order in which a reader should meet them."""
-    found = [_self_distance(r)]
+    found = [_self_distance(r), *_bottom(r)]
     if len(r.networks) > 1:
         found += [_overall(r), *(_pair(r, pair) for pair in r.by(ALL)), *_not_separated(r), _geometry(r)]
-        found += [_other_heads(r), *_shuffled(r)]
+        found += [_other_heads(r), *_shuffled(r), *_larger(r)]
     return found + _cautions(r)
 
 
@@ -32,11 +32,29 @@ def _self_distance(r: CompareResult) -> Finding:
         other = f", {found[INPUT]} on other input" if INPUT in found else ""
         parts.append(f"{network} {found[BATCHES]} on other batches{other}")
     used = ", ".join(NAMES[name] for name in r.together_of) or "no measures, since none varies between batches"
-    text = (
-        "How far a network is from itself sets the scale: 1 is by every measure the mean of the network that varies most. "
-        f"Distances to itself: {'; '.join(parts)}. The measures put together are {used}."
-    )
+    text = f"""
+        How far a network is from itself sets the scale: 1 is by every measure the mean of the network that varies most.
+        Distances to itself: {"; ".join(parts)}. The measures put together are {used}.
+    """
     return Finding(text, "intervals")
+
+
+def _bottom(r: CompareResult) -> list[Finding]:
+    """Whether the lowest heads stay the lowest on other input, of every network with several runs."""
+    found = []
+    for network in r.networks:
+        shared = r.shared_bottom(network)
+        if shared is None or r.clusters:  # a shorter copy of a run has the same inputs
+            continue
+        between, within, chance = shared
+        verdict = judge(between, above=chance, control="chance")
+        names = _list(r.runs.loc[r.runs["network"] == network, "run"].tolist())
+        rest = (
+            f": of the lowest tenth of heads by l1_top (sum of the coefficients of largest support), {between} are the same on "
+            f"the inputs of another run, {within} on other batches of one run; chance {chance:.2f} (runs: {names})."
+        )
+        found.append(on_claim("compare.bottom", verdict, rest, "runs", network=network))
+    return found
 
 
 def _weakest(pairs: Sequence[Distance], verdict: Callable[[Distance], Judgement]) -> tuple[Distance, Judgement]:
@@ -50,10 +68,10 @@ def _overall(r: CompareResult) -> Finding:
     pairs = r.by(ALL)
     apart = sum(pair.separated for pair in pairs)
     pair, verdict = _weakest(pairs, lambda d: d.judgement)
-    rest = (
-        f": {apart} of {len(pairs)} pairs are further apart than either network is from itself, with intervals "
-        f"that do not overlap. The least certain pair is {pair.a} and {pair.b}."
-    )
+    rest = f"""
+        : {apart} of {len(pairs)} pairs are further apart than either network is from itself, with intervals
+        that do not overlap. The least certain pair is {pair.a} and {pair.b}.
+    """
     return on_claim("compare.all_apart", verdict, rest, "intervals")
 
 
@@ -90,10 +108,10 @@ def _not_separated(r: CompareResult) -> list[Finding]:
 def _geometry(r: CompareResult) -> Finding:
     pairs = r.by("geometry")
     _, verdict = _weakest(pairs, lambda d: d.certain)
-    rest = (
-        f". The distance found is an upper bound, since matching is a local search; for {len(r.certain)} of "
-        f"{len(pairs)} pairs a lower bound (Memoli 2011) also lies above the distance of one network to itself."
-    )
+    rest = f"""
+        . The distance found is an upper bound, since matching is a local search; for {len(r.certain)} of
+        {len(pairs)} pairs a lower bound (Memoli 2011) also lies above the distance of one network to itself.
+    """
     return on_claim("compare.geometry", verdict, rest, "distances")
 
 
@@ -107,10 +125,10 @@ def _other_heads(r: CompareResult) -> Finding:
     if not parts:
         return Finding("No network could be compared with other heads of its own: a layer has one head.")
     _, verdict = _weakest(r.by("geometry"), lambda d: d.beyond_heads)
-    rest = (
-        f". A network beside itself has the same heads on both sides; a harder control is two random halves of "
-        f"the heads of one network. Pairs of networks further apart than these: {_list(parts)}."
-    )
+    rest = f"""
+        . A network beside itself has the same heads on both sides; a harder control is two random halves of
+        the heads of one network. Pairs of networks further apart than these: {_list(parts)}.
+    """
     return on_claim("compare.kinds_of_heads", verdict, rest, "times-heads")
 
 
@@ -123,12 +141,23 @@ def _shuffled(r: CompareResult) -> list[Finding]:
             parts.append(f"{NAMES[measure]} {as_far} of {len(pairs)}")
     if not parts:
         return []
-    text = (
-        "Where attention goes is not always what separates networks: with every row shuffled over its keys, pairs that "
-        f"were separated stay at least as far apart by {_list(parts)}. There the values in the rows (how peaked "
-        "attention is, and its mask) are enough."
-    )
+    text = f"""
+        Where attention goes is not always what separates networks: with every row shuffled over its keys, pairs that
+        were separated stay at least as far apart by {_list(parts)}. There the values in the rows (how peaked
+        attention is, and its mask) are enough.
+    """
     return [Finding(text, "times")]
+
+
+def _larger(r: CompareResult) -> list[Finding]:
+    if r.larger is None:
+        return []
+    high, low, verdict = r.larger
+    rest = (
+        ". The paper compares the sums themselves, which change with the unit of the maps; here each is the l1 norm over "
+        "the l2 norm of the tri-Haar coefficients, over the largest value it can have."
+    )
+    return [on_claim("compare.entropy", verdict, rest, "whole", a=high, b=low)]
 
 
 def _cautions(r: CompareResult) -> list[Finding]:
@@ -138,6 +167,13 @@ def _cautions(r: CompareResult) -> list[Finding]:
         sides = "; ".join(f"{mask}: {_list(list(dict.fromkeys(names)))}" for mask, names in masks.items())
         why = "part of what separates them is that a causal head cannot look ahead"
         found.append(Finding(f"The networks differ in their mask ({sides}): {why}."))
+    if r.clusters:
+        text = (
+            f"All maps are averages over {r.clusters} clusters of queries and of keys, a level that the trees of all runs "
+            "have: what single tokens do is not compared. A run that ends in -short is a longer one with as few tokens as the "
+            "shortest, drawn at random: how far it is from its own network is what length alone does."
+        )
+        found.append(Finding(text, "runs"))
     part = r.runs[r.runs["part"].astype(bool)]["run"].tolist()
     if part:
         found.append(Finding(f"Only some of the heads were captured in {_list(part)}: these are compared as they are."))

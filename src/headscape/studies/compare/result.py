@@ -12,11 +12,12 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
-from headscape.intervals import Interval, jackknife
+from headscape.intervals import Interval, jackknife, mean_interval
 from headscape.results import FigureSpec, Finding, Result
-from headscape.verdicts import Judgement, judge
+from headscape.studies.compare.runs import WHOLE
+from headscape.verdicts import Judgement, judge, strictest
 
-__all__ = ["ALL", "MEASURES", "NAMES", "SHUFFLED", "CompareResult", "Distance", "mean_distance"]
+__all__ = ["ALL", "MEASURES", "NAMES", "SHUFFLED", "CompareResult", "Distance", "bottom_size", "mean_distance"]
 
 Array = npt.NDArray[Any]
 
@@ -37,6 +38,11 @@ _WORDS = (
 NAMES = {ALL: "all together"} | dict(zip(MEASURES, _WORDS, strict=True))
 DIFFERENT, INPUT, BATCHES, HEADS = "different networks", "other input", "other batches", "other heads"
 UNKNOWN = Interval(float("nan"), why="not defined for these networks")
+
+
+def bottom_size(n_heads: int) -> int:
+    """Heads that count as the lowest: a tenth of them, at least one."""
+    return max(1, round(n_heads / 10))
 
 
 def mean_distance(D: Array, where: npt.NDArray[np.bool_]) -> Interval:
@@ -109,7 +115,8 @@ class CompareResult(Result):
     measures (6, n, n) holds the distances between all n groups by `MEASURES`, bounds (n, n) the lower bound of geometry,
     shuffled (3, n, n) the control with rows shuffled, other_heads (6, n, n) that with other heads of one network; pairs
     are above the diagonal, the rest is NaN. curves and profiles (n_run, 3, n_point) are mean, lowest and highest over
-    batches, entropies (2, n_head) per run.
+    batches, entropies (2, n_head) per run; bottom (n, n) is the share of the lowest tenth of heads (l1_top) that groups of
+    one network have in common; whole (3, n_batch) per run, of the network as one tensor (`WHOLE`).
     """
 
     study: ClassVar[str] = "compare"
@@ -124,11 +131,18 @@ class CompareResult(Result):
     profiles: Array
     entropies: Sequence[Array]
     settings: Mapping[str, Any]
+    whole: Sequence[Array] = ()
+    bottom: Array | None = None
 
     @cached_property
     def networks(self) -> list[str]:
         """Names of the networks, in the order they were given."""
         return list(dict.fromkeys(self.runs["network"]))
+
+    @property
+    def clusters(self) -> int:
+        """Clusters of queries and keys that maps were averaged over, 0 for single tokens."""
+        return int(self.runs["clusters"].fillna(0).max()) if "clusters" in self.runs else 0
 
     @cached_property
     def run_of(self) -> Array:
@@ -197,6 +211,32 @@ class CompareResult(Result):
             shuffled=shuffled,
             bound=mean_distance(self.bounds, where) if measure == "geometry" else UNKNOWN,
         )
+
+    def shared_bottom(self, network: str) -> tuple[Interval, Interval, float] | None:
+        """The share of the lowest heads that two runs of a network have in common, that of one run, and chance.
+
+        None of a network with one run, or in results of earlier versions.
+        """
+        between, within = (self._where(network, network, own=own) for own in (False, True))
+        if self.bottom is None or not between.any():
+            return None
+        n_heads = int(self.runs.loc[self.runs["network"] == network, "n_heads"].iloc[0])
+        chance = bottom_size(n_heads) / n_heads
+        return mean_distance(self.bottom, between), mean_distance(self.bottom, within), chance
+
+    @cached_property
+    def larger(self) -> tuple[str, str, Judgement] | None:
+        """The networks of the largest and the smallest relative l1 as a whole, and whether that holds for all their runs.
+
+        Paper, table 2; None without two networks, or in results of earlier versions.
+        """
+        if len(self.networks) < 2 or not self.whole:
+            return None
+        rel = [found[WHOLE.index("l1_rel")] for found in self.whole]
+        of = {n: [x for x, own in zip(rel, self.runs["network"], strict=True) if own == n] for n in self.networks}
+        low, *_, high = sorted(self.networks, key=lambda n: float(np.mean(np.concatenate(of[n]))))
+        judged = [judge(mean_interval(x), above=mean_interval(y), control=low) for x, y in product(of[high], of[low])]
+        return high, low, strictest(*judged)
 
     def by(self, measure: str) -> list[Distance]:
         """The pairs of networks by one measure."""

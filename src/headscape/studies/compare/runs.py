@@ -19,12 +19,24 @@ from headscape.storage import read_arrays
 from headscape.studies.organize import ENTROPIES, OrganizeResult, batch_files
 from headscape.studies.work.folder import Kept, kept_studies, newest_by_block
 
-__all__ = ["DEPTHS", "FEWEST", "RANKS", "UNIT_FREE", "OrganizedRun", "depth_profile", "energy_curve", "read_runs"]
+__all__ = [
+    "DEPTHS",
+    "FEWEST",
+    "RANKS",
+    "UNIT_FREE",
+    "WHOLE",
+    "OrganizedRun",
+    "depth_profile",
+    "energy_curve",
+    "read_runs",
+]
 
 FloatArray = npt.NDArray[np.float64]
 
 UNIT_FREE = ("l1_rel", "shannon")
 """Entropies that do not change when all attention is multiplied by a number."""
+WHOLE = ("l1_top", *UNIT_FREE)
+"""Entropies of a whole network: that of table 2, whose unit is that of the maps, and two without."""
 FEWEST = 4
 """Batches a run must have: an interval from fewer says nothing."""
 IRRELEVANT = ("random_state", "max_memory")
@@ -43,7 +55,8 @@ class OrganizedRun:
     measured holds, with one entry per batch: geometry (n_batch, n_head, n_head), distances of heads over their median;
     l1_rel and shannon (n_batch, n_head), entropies over the largest value their number of coefficients allows, so in
     [0, 1]; decay (n_batch, n_rank) of `energy_curve`; depth (n_batch, n_depth) of `depth_profile`. shuffled has the
-    entropies and decay of rows shuffled over the keys.
+    entropies and decay of rows shuffled over the keys. whole (3, n_batch) are the entropies of the network as one tensor
+    (table 2 of the paper), `WHOLE`; scores (n_batch, n_head) those by which heads are ranked, l1_top.
     """
 
     name: str
@@ -54,6 +67,8 @@ class OrganizedRun:
     layers: npt.NDArray[np.int64]
     measured: Mapping[str, FloatArray]
     shuffled: Mapping[str, FloatArray]
+    whole: FloatArray
+    scores: FloatArray
 
 
 def read_runs(paths: Sequence[str | Path], block: str | None = None) -> list[OrganizedRun]:
@@ -144,8 +159,7 @@ def _organized(
     order = np.lexsort((heads["head"].to_numpy(), heads["layer"].to_numpy()))
     layers = heads["layer"].to_numpy(dtype=np.int64)[order]
     geometry = np.array([(D / (median_distance(D) or 1.0))[np.ix_(order, order)] for D in distances])
-    n = shape[0] * shape[1]
-    largest = {"l1_rel": np.sqrt(max(n - 1, 1)), "shannon": np.log(max(n, 2))}
+    largest, of_all = _largest(shape[0] * shape[1]), _largest(shape[0] * shape[1] * len(heads))
 
     def free_of_units(entropies: FloatArray, decay: FloatArray, network: FloatArray) -> dict[str, FloatArray]:
         found = {name: entropies[:, ENTROPIES.index(name), order] / largest[name] for name in UNIT_FREE}
@@ -153,16 +167,19 @@ def _organized(
 
     measured = free_of_units(result.entropies, result.network_decay, result.network)
     measured |= {"geometry": geometry, "depth": np.array([depth_profile(D, layers) for D in geometry])}
+    whole = np.array([result.network[:, ENTROPIES.index(name)] / of_all.get(name, 1.0) for name in WHOLE])
     model = run.meta.get("model", {})
     source = str(model.get("source") or name)
-    whole = int(model.get("n_layers") or 0) * int(model.get("n_heads") or 0)
+    n_heads = int(model.get("n_layers") or 0) * int(model.get("n_heads") or 0)
     settings = result.settings["questionnaire"]
     facts = {"kind": result.kind, "block": result.block, "n_query": shape[0], "n_key": shape[1]}
     facts |= {"n_heads": len(heads), "n_layers": len(np.unique(layers)), "n_batches": result.n_batches}
     facts["pooled_from"] = run.meta["config"]["tokens"] if result.settings.get("pool") else None
-    facts["mask"] = _mask(run, result.block)
+    config = run.meta.get("config", {})
+    facts["clusters"] = config.get("clusters")
+    facts["mask"] = config["mask"] if facts["clusters"] else _mask(run, result.block)
     facts["inputs"] = str(run.meta.get("inputs", {}).get("kind", "array"))
-    facts["part"] = bool(0 < len(heads) < whole)  # an encoder-decoder counts heads by block: fewer than one block has
+    facts["part"] = bool(0 < len(heads) < n_heads)  # an encoder-decoder counts heads by block: fewer than one block has
     facts["questionnaire"] = {key: value for key, value in settings.items() if key not in IRRELEVANT}
     return OrganizedRun(
         name=name,
@@ -173,7 +190,14 @@ def _organized(
         layers=layers,
         measured=measured,
         shuffled=free_of_units(result.null_entropies, result.null_network_decay, result.null_network),
+        whole=whole,
+        scores=result.entropies[:, ENTROPIES.index("l1_top"), order],
     )
+
+
+def _largest(n: int) -> dict[str, float]:
+    """The largest values of the entropies free of units, of n coefficients."""
+    return {"l1_rel": float(np.sqrt(max(n - 1, 1))), "shannon": float(np.log(max(n, 2)))}
 
 
 def depth_profile(D: FloatArray, layers: npt.ArrayLike) -> FloatArray:
@@ -231,6 +255,9 @@ def _crosses(facts: Mapping[str, Any]) -> bool:
     return "cross" in facts["block"] or facts["n_query"] != facts["n_key"]
 
 
+COARSEN = "compare both at a common level of their trees: --coarsen 16"
+
+
 def _way_out(a: OrganizedRun, b: OrganizedRun) -> str:
     """How two runs of different length can be made to agree: the tokens of an image are given by its patches."""
     images = [run for run in (a, b) if run.facts["inputs"] == "images"]
@@ -249,7 +276,11 @@ def _described(facts: Mapping[str, Any]) -> dict[str, str]:
         "kind": words[facts["kind"]],
         "axes": "attends from queries to keys of another sequence" if _crosses(facts) else "attends to its own tokens",
         "length": f"has {facts['n_query']} queries x {facts['n_key']} keys",
-        "pooling": f"has maps pooled from {pooled} tokens" if pooled else "has whole maps",
+        "pooling": f"has maps pooled from {pooled} tokens"
+        if pooled
+        else f"has maps over {facts['clusters']} clusters"
+        if facts["clusters"]
+        else "has whole maps",
     } | {name: f"was organized with {name} = {value!r}" for name, value in sorted(facts["questionnaire"].items())}
 
 
@@ -257,8 +288,8 @@ def _check_pair(a: OrganizedRun, b: OrganizedRun) -> None:
     """Refuse two runs that have no common measure, with the way out."""
     way_out = {
         "kind": "they have no common unit; capture both with --keep probs and organize them with --kind probs",
-        "axes": "different axes; organize the same kind of block in both",
-        "length": f"length alone moves a network as far as another network is; {_way_out(a, b)}",
+        "axes": f"different axes; organize the same kind of block in both, or {COARSEN}",
+        "length": f"length alone moves a network as far as another network is; {_way_out(a, b)}, or {COARSEN}",
         "pooling": "a block is not a token; capture both alike",
     }
     one, two = _described(a.facts), _described(b.facts)

@@ -21,7 +21,7 @@ from headscape.geometry.diffusion import one_blas_thread
 from headscape.geometry.gromov import geometry_bound, in_order, match_geometries, refine
 from headscape.runs import Run
 from headscape.storage import read_arrays, write_arrays
-from headscape.studies.compare.result import MEASURES, SHUFFLED, CompareResult
+from headscape.studies.compare.result import MEASURES, SHUFFLED, CompareResult, bottom_size
 from headscape.studies.compare.runs import UNIT_FREE, OrganizedRun, depth_profile, read_runs
 from headscape.studies.work.folder import study_folder
 from headscape.studies.work.how import How, Work
@@ -180,6 +180,8 @@ def _unit(
         }
         if own:
             arrays["other_heads"] = _heads_control(a, groups, pairs, seed)
+        if a.identity == b.identity and len(a.layers) == len(b.layers):
+            arrays["bottom"] = _shared_bottom(a.scores[groups].mean(axis=1), b.scores[groups].mean(axis=1), pairs)
     write_arrays(path, arrays)
 
 
@@ -207,6 +209,16 @@ def _apart(
     return found
 
 
+def _shared_bottom(one: FloatArray, two: FloatArray, pairs: Pairs) -> FloatArray:
+    """(n, n): which share of the lowest tenth of heads two groups of batches (n_group, n_head) have in common."""
+    k = bottom_size(one.shape[1])
+    lowest = [[set(np.argsort(row, kind="stable")[:k].tolist()) for row in scores] for scores in (one, two)]
+    found = np.full((len(one), len(two)), np.nan)
+    for r, s in pairs:
+        found[r, s] = len(lowest[0][r] & lowest[1][s]) / k
+    return found
+
+
 def _heads_control(run: OrganizedRun, groups: IntArray, pairs: Pairs, seed: int) -> FloatArray:
     """(6, n, n): distances of a network to itself with other heads; NaN where that means nothing."""
     rng = np.random.default_rng([seed, int(run.digest[:12], 16), 1])
@@ -226,7 +238,7 @@ def _heads_control(run: OrganizedRun, groups: IntArray, pairs: Pairs, seed: int)
 def _summarize(
     found: Sequence[OrganizedRun], arrays: Mapping[tuple[int, int], Mapping[str, Any]], facts: dict[str, Any]
 ) -> CompareResult:
-    columns = ("block", "kind", "mask", "inputs", "n_query", "n_layers", "n_heads", "n_batches", "part")
+    columns = ("block", "kind", "mask", "inputs", "n_query", "n_layers", "n_heads", "n_batches", "part", "clusters")
     rows = [{"run": run.name, "network": run.network} | {name: run.facts[name] for name in columns} for run in found]
     n = len(facts["groups"])
 
@@ -243,9 +255,10 @@ def _summarize(
 
     return CompareResult(
         runs=pd.DataFrame(rows),
-        **{name: laid_out(name) for name in ("measures", "bounds", "shuffled", "other_heads")},
+        **{name: laid_out(name) for name in ("measures", "bounds", "shuffled", "other_heads", "bottom")},
         curves=np.array([spread(run.measured["decay"]) for run in found]),
         profiles=np.array([spread(run.measured["depth"]) for run in found]),
         entropies=[np.array([run.measured[name].mean(axis=0) for name in UNIT_FREE]) for run in found],
         settings=facts,
+        whole=[run.whole for run in found],
     )

@@ -37,12 +37,12 @@ def _maps(r: CompressResult) -> Finding:
     e = {
         way: mean_interval(r.of(r.error, way, KEPT)) for way in ("organized", "natural", "permuted", "svd", "supports")
     }
-    rest = (
-        f": with {KEPT:.0%} of the numbers, maps rebuilt from the largest Haar coefficients on organized trees are off by "
-        f"{e['organized']} (relative error), in the natural order by {e['natural'].value:.2g}, with permuted leaves by "
-        f"{e['permuted'].value:.2g}, from singular values of each head by {e['svd'].value:.2g}, and from the largest supports by "
-        f"{e['supports'].value:.2g}."
-    )
+    rest = f"""
+        : with {KEPT:.0%} of the numbers, maps rebuilt from the largest Haar coefficients on organized trees are off by
+        {e["organized"]} (relative error), in the natural order by {e["natural"].value:.2g}, with permuted leaves by
+        {e["permuted"].value:.2g}, from singular values of each head by {e["svd"].value:.2g}, and from the largest supports by
+        {e["supports"].value:.2g}.
+    """
     return on_claim("compress.maps", verdict, rest, "map-error")
 
 
@@ -57,10 +57,10 @@ def _model(r: CompressResult) -> Finding:
     )
     means = {way: mean_interval(values) for way, values in c.items()}
     what = {"loss": "nats of loss", "state": "of the final hidden state"}[r.unit]
-    rest = (
-        f": with {KEPT:.0%} of the numbers the change is {means['organized']} {what}; in the natural order "
-        f"{means['natural'].value:.2g}, with permuted leaves {means['permuted'].value:.2g}, from singular values {means['svd'].value:.2g}."
-    )
+    rest = f"""
+        : with {KEPT:.0%} of the numbers the change is {means["organized"]} {what}; in the natural order
+        {means["natural"].value:.2g}, with permuted leaves {means["permuted"].value:.2g}, from singular values {means["svd"].value:.2g}.
+    """
     return on_claim("compress.model", verdict, rest, "model-change")
 
 
@@ -71,8 +71,8 @@ def _rate(r: CompressResult) -> Finding:
     if not promised.low > 0:
         verdict = cannot_tell(f"nothing is promised: the exponent {promised} is not above 0", own)
     others = ", ".join(f"{way} {r.rates[way].mean():.2f}" for way in ("organized", "natural", "permuted", "svd"))
-    rest = (
-        f": with the k largest supports the error falls as k to the power -{own}; the median head's mixed Hoelder exponent, "
-        f"which promises that power up to logarithms, is {promised}. The other rates are {others}."
-    )
+    rest = f"""
+        : with the k largest supports the error falls as k to the power -{own}; the median head's mixed Hoelder exponent,
+        which promises that power up to logarithms, is {promised}. The other rates are {others}.
+    """
     return on_claim("compress.rate", verdict, rest, "map-error")

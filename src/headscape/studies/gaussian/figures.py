@@ -12,7 +12,7 @@ import pandas as pd
 from headscape.intervals import Interval, mean_interval
 from headscape.results import Captions, FigureSpec
 from headscape.statistics.thesis import THESIS
-from headscape.studies.gaussian.findings import MIXED
+from headscape.studies.gaussian.findings import LINKS, MIXED
 from headscape.studies.gaussian.result import over_inputs
 from headscape.studies.work.series import level, line
 
@@ -32,6 +32,8 @@ def figures(r: GaussianResult) -> list[FigureSpec]:
     found = [_table(r), _grid(r)]
     if r.has("variance"):
         found += [_predicted(r, "sd"), _predicted(r, "kurtosis"), _self(r)]
+    if "row_variance" in r.heads and r.has("row_variance"):
+        found += [_chain(r, claim) for claim, (own, *_) in LINKS.items() if r.has(own)]
     if r.information is not None and len(r.distances) > 1:
         found.append(_information(r))
     if any(name.startswith("next/") for name in r.arrays):
@@ -74,6 +76,16 @@ def _points(frame: pd.DataFrame, x: str, groups: dict[str, str]) -> dict[str, An
         "group": [name for name in groups for _ in names],
         "lines": [{"name": "equal", "x": equal, "y": equal}],
     }
+
+
+def _chain(r: GaussianResult, claim: str) -> FigureSpec:
+    own, predicted, words = LINKS[claim]
+    frame = r.frames["trained"][0].dropna(subset=own)
+    groups = {"from the weights": predicted}
+    before = f"{own}_from_{'entropy' if own == 'mixing' else 'variance'}"
+    if before in frame:
+        groups["from the link before"] = before
+    return captions.figure("chain", _points(frame, own, groups), link=claim.removeprefix("chain_"), words=words)
 
 
 def _predicted(r: GaussianResult, what: str) -> FigureSpec:

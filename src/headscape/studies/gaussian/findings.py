@@ -42,13 +42,15 @@ _WITHIN = {"below": CLOSE, "control": f"relative error that {NEARLY_ALL:.0%} of 
 
 def findings(r: GaussianResult) -> list[Finding]:
     """Each statement of Wertich (2024) that can be tested on this model, with the rule by which it holds or not."""
-    text = (
-        f"Tested are the statements of {THESIS}. Numbers are medians over {len(r.heads)} heads unless they say otherwise, "
-        "with 95 % intervals over inputs."
-    )
+    text = f"""
+        Tested are the statements of {THESIS}. Numbers are medians over {len(r.heads)} heads unless they say otherwise,
+        with 95 % intervals over inputs.
+    """
     found = [Finding(text, "gaussian-overview")]
     if r.has("variance"):
         found += [_scores(r), _normal(r), _self(r)]
+    if "row_variance" in r.heads and r.has("row_variance"):
+        found += _chain(r)
     if r.information is not None and len(r.distances) > 1:
         found.append(_distance(r))
     found += _next(r)
@@ -115,17 +117,57 @@ def _shrunk(shrinkage: npt.ArrayLike) -> str:
     return f" {few}, covariances were shrunk (Ledoit-Wolf, up to {most:.2g})." if most else ""
 
 
+LINKS = {
+    "chain_variance": ("row_variance", "row_variance_predicted", "the variance of a row's scores"),
+    "chain_ratio": ("row_ratio", "row_ratio_predicted", "the ratio of two probabilities"),
+    "chain_entropy": ("row_entropy", "row_entropy_predicted", "the entropy of a row, over log n"),
+    "chain_mixing": ("mixing", "mixing_predicted", "what outputs differ by, over what values differ by"),
+}
+"""Claim: measured, predicted from weights and the Gaussian of the inputs, in words."""
+
+
+def _chain(r: GaussianResult) -> list[Finding]:
+    """Link by link: whether the weights say which head is sharper, and how far the numbers themselves are off."""
+    found = []
+    for claim, (own, predicted, words) in LINKS.items():
+        if not r.has(own):
+            continue
+        before = {"row_ratio": "row_ratio_from_variance", "row_entropy": "row_entropy_from_variance"}.get(own)
+        before = "mixing_from_entropy" if own == "mixing" else before
+        near = "" if before is None else f"; from the measured link before it {r.median(before)}"
+
+        def correlation(frame: pd.DataFrame, a: str = own, b: str = predicted) -> float:
+            return float(frame[a].corr(frame[b], "spearman"))
+
+        rest = (
+            f": over heads, predicted and measured have the rank correlation {r.over_inputs(correlation)}. The median of {words} "
+            f"is {r.median(own)}, predicted {r.median(predicted)}{near}."
+        )
+        found.append(
+            _of_heads(
+                r,
+                claim,
+                f"chain-{claim.removeprefix('chain_')}",
+                rest,
+                correlation,
+                above=CLEAR,
+                control="a clear rank correlation",
+            )
+        )
+    return found
+
+
 def _scores(r: GaussianResult) -> Finding:
     def error(frame: pd.DataFrame, name: str) -> pd.Series[float]:
         return frame[f"shift_{name}"].combine((frame[f"ratio_{name}"] - 1).abs(), max).dropna()
 
     frame = r.frames["trained"][0]
     near = [_share(error(frame, name) <= CLOSE) for name in ("independent", "joint")]
-    rest = (
-        f". Independent tokens give {r.median('ratio_independent')} of the measured sd and a mean off by "
-        f"{r.median('shift_independent')} sd; a joint Gaussian per distance gives {r.median('ratio_joint')} of the sd (its "
-        f"mean is an identity). Within {CLOSE:.0%} are {near[0]} and {near[1]} of heads.{_shrunk(frame['score_shrinkage'])}"
-    )
+    rest = f"""
+        . Independent tokens give {r.median("ratio_independent")} of the measured sd and a mean off by
+        {r.median("shift_independent")} sd; a joint Gaussian per distance gives {r.median("ratio_joint")} of the sd (its
+        mean is an identity). Within {CLOSE:.0%} are {near[0]} and {near[1]} of heads.{_shrunk(frame["score_shrinkage"])}
+    """
     return _of_heads(r, "scores", "score-sd", rest, lambda f: error(f, "joint").quantile(NEARLY_ALL), **_WITHIN)
 
 
@@ -135,11 +177,11 @@ def _normal(r: GaussianResult) -> Finding:
 
     frame = r.frames["trained"][0]
     agrees = frame["kurtosis"].corr(frame["kurtosis_joint"], method="spearman") if len(frame) > 2 else float("nan")
-    rest = (
-        f": skewness and excess kurtosis lie within {NORMAL:g} in {_share(size(frame) <= NORMAL)} of heads. The excess "
-        f"kurtosis is {r.median('kurtosis')}, predicted by the joint Gaussians {r.median('kurtosis_joint')} (rank "
-        f"correlation over heads {agrees:.2f}). The scores of a head come from {r.median('directions')} directions."
-    )
+    rest = f"""
+        : skewness and excess kurtosis lie within {NORMAL:g} in {_share(size(frame) <= NORMAL)} of heads. The excess
+        kurtosis is {r.median("kurtosis")}, predicted by the joint Gaussians {r.median("kurtosis_joint")} (rank
+        correlation over heads {agrees:.2f}). The scores of a head come from {r.median("directions")} directions.
+    """
     rule = {"below": NORMAL, "control": f"skewness or excess kurtosis that {NEARLY_ALL:.0%} of heads must not exceed"}
     return _of_heads(r, "normal", "score-kurtosis", rest, lambda f: size(f).quantile(NEARLY_ALL), **rule)
 
@@ -177,35 +219,35 @@ def _next(r: GaussianResult) -> list[Finding]:
         facts = r.arrays.get(f"next/{source}/facts")
         if facts is not None:
             mass, dominated, hit, directions, _, trace = (mean_interval(column) for column in facts.T)
-            rest = (
-                f"y {who} the 5 likeliest next tokens hold {mass} of the probability, over 9 tenths at {dominated} of the "
-                f"positions, and the actual next token is among them {hit} of the time; the 20 likeliest span {directions} "
-                f"directions with {trace} of the variance of all tokens of the text."
-            )
+            rest = f"""
+                {who} the 5 likeliest next tokens hold {mass} of the probability, over 9 tenths at {dominated} of the
+                positions, and the actual next token is among them {hit} of the time; the 20 likeliest span {directions}
+                directions with {trace} of the variance of all tokens of the text.
+            """
             if source == "model":
                 rule: dict[str, Any] = {"above": 0.5, "control": "half of the positions"}
-                found.append(_tested("next", "next-spectrum", f". B{rest}", dominated, **rule))
+                found.append(_tested("next", "next-spectrum", f". By {rest}", dominated, **rule))
             else:
-                found.append(Finding(f"For comparison, b{rest}", "next-spectrum"))
+                found.append(Finding(f"For comparison, by {rest}", "next-spectrum"))
     return found
 
 
 def _propagated(r: GaussianResult) -> Finding:
     near = r.heads["covariance_off"].dropna() <= CLOSE
-    rest = (
-        f". With fixed weights the covariance is off by {r.median('covariance_off')}{_random(r, 'covariance_off')} and has "
-        f"{r.median('trace_ratio')} of the measured trace; it is within {CLOSE:.0%} for {_share(near)} of heads. Halves of "
-        f"the inputs differ by {r.heads['covariance_halves'].median():.3g}."
-    )
+    rest = f"""
+        . With fixed weights the covariance is off by {r.median("covariance_off")}{_random(r, "covariance_off")} and has
+        {r.median("trace_ratio")} of the measured trace; it is within {CLOSE:.0%} for {_share(near)} of heads. Halves of
+        the inputs differ by {r.heads["covariance_halves"].median():.3g}.
+    """
     return _of_heads(r, "propagated", "propagated", rest, lambda f: f["covariance_off"].quantile(NEARLY_ALL), **_WITHIN)
 
 
 def _after(r: GaussianResult) -> Finding:
     change, more = r.median("information_change"), r.frames["trained"][0]["information_change"].dropna() > 0
-    rest = (
-        f": by {change} nats (in {r.heads['variance_kept'].median():.0%} of the variance of the values; more in {_share(more)} "
-        f"of heads), while entropy changes by {r.median('entropy_change')} nats."
-    )
+    rest = f"""
+        : by {change} nats (in {r.heads["variance_kept"].median():.0%} of the variance of the values; more in {_share(more)}
+        of heads), while entropy changes by {r.median("entropy_change")} nats.
+    """
     if r.has("information_propagated"):
         shared = r.median("information_measured")
         rest += (
@@ -242,10 +284,10 @@ def _mixture(r: GaussianResult) -> list[Finding]:
         found.append(_tested(claim, "mixture-spread", rest, ends[0], random=random, n=n, **rule))
     share = r.arrays["position/trained"]
     if np.isfinite(share).all():
-        text = (
-            "That the distributions of positions converge, as the hypothesis says, shows little: before the first layer "
-            f"position explains {share[0]:.1%} of the variance of tokens, after the last {share[-1]:.1%}."
-        )
+        text = f"""
+            That the distributions of positions converge, as the hypothesis says, shows little: before the first layer
+            position explains {share[0]:.1%} of the variance of tokens, after the last {share[-1]:.1%}.
+        """
         found.append(Finding(text, "positions"))
     scaled = ("no skip, alpha = 1/2", "no skip", "no skip, alpha = 2")
     low, same, high = (_spread(r, name)[1] for name in scaled)
@@ -257,10 +299,10 @@ def _mixture(r: GaussianResult) -> list[Finding]:
 
 def _rank(r: GaussianResult) -> Finding:
     log, ranks = float(np.log(r.n_token)), r.heads["rank90"].dropna()
-    rest = (
-        f": 90 % of the energy of a map lies in {r.median('rank90')} singular values{_random(r, 'rank90')}, {ranks.min():.3g} "
-        f"to {ranks.max():.3g} over heads; log n = {log:.1f}. {_share(ranks <= log)} of heads need no more than log n."
-    )
+    rest = f"""
+        : 90 % of the energy of a map lies in {r.median("rank90")} singular values{_random(r, "rank90")}, {ranks.min():.3g}
+        to {ranks.max():.3g} over heads; log n = {log:.1f}. {_share(ranks <= log)} of heads need no more than log n.
+    """
     rule = {"below": log, "control": f"log n, which {NEARLY_ALL:.0%} of heads must not exceed"}
     return _of_heads(r, "rank", "rank", rest, lambda f: f["rank90"].quantile(NEARLY_ALL), **rule)
 
@@ -271,19 +313,19 @@ def _embeddings(r: GaussianResult) -> list[Finding]:
     dim, norms, text = int(e["dim"][0]), e["norms"], e["norms_text"]
     log, chance = float(np.log(dim)), (2 * dim) ** -0.5
     spread = jackknife(lambda chosen: float(norms[chosen].std() / norms[chosen].mean()), len(norms))
-    rest = (
-        f": lengths are {norms.mean():.3g} and spread by {spread.scaled(100)} % over tokens of the vocabulary "
-        f"({text.mean():.3g} and {100 * text.std() / text.mean():.2g} % in the text), those of random vectors by "
-        f"{100 * chance:.2g} %."
-    )
+    rest = f"""
+        : lengths are {norms.mean():.3g} and spread by {spread.scaled(100)} % over tokens of the vocabulary
+        ({text.mean():.3g} and {100 * text.std() / text.mean():.2g} % in the text), those of random vectors by
+        {100 * chance:.2g} %.
+    """
     control = f"random normal vectors in {dim} dimensions"
     sphere = _tested("sphere", "norms", rest, spread, below=chance, control=control)
     means = {name: mean_interval(e[name]) for name in e if name not in ("dim", "norms", "norms_text")}
     gap = mean_interval(e["entropy"] - e["entropy_random"])
-    rest = (
-        f": the entropy of softmax is {means['entropy']} nats for embeddings, {means['entropy_random']} for random vectors "
-        f"(difference {gap}); log n - l^2/2n gives {means['entropy_predicted'].value:.4g}, log n is {log:.4g}."
-    )
+    rest = f"""
+        : the entropy of softmax is {means["entropy"]} nats for embeddings, {means["entropy_random"]} for random vectors
+        (difference {gap}); log n - l^2/2n gives {means["entropy_predicted"].value:.4g}, log n is {log:.4g}.
+    """
     size, control = gap if gap.value >= 0 else gap.scaled(-1), f"{FLAT:.0%} of log n counts as no difference"
     seen = _tested("softmax", "embedding-entropy", rest, size, below=FLAT * log, control=control)
     near = (
@@ -296,10 +338,10 @@ def _embeddings(r: GaussianResult) -> list[Finding]:
 
 def _cosine(r: GaussianResult) -> Finding:
     size, rho = r.median("cosine_size"), r.heads["cosine_partial"].dropna()
-    rest = (
-        f": the rank correlation, distance held fixed, has a size of {size}{_random(r, 'cosine_size')}. It is beyond chance "
-        f"(p <= {SIGNIFICANT:g}) in {_share(r.heads['cosine_p'] <= SIGNIFICANT)} of heads and at least {CLEAR:g} in "
-        f"{_share(rho.abs() >= CLEAR)}."
-    )
+    rest = f"""
+        : the rank correlation, distance held fixed, has a size of {size}{_random(r, "cosine_size")}. It is beyond chance
+        (p <= {SIGNIFICANT:g}) in {_share(r.heads["cosine_p"] <= SIGNIFICANT)} of heads and at least {CLEAR:g} in
+        {_share(rho.abs() >= CLEAR)}.
+    """
     rule = {"below": WEAK, "control": "a correlation that hardly predicts anything"}
     return _of_heads(r, "cosine", "cosine", rest, lambda f: f["cosine_size"].median(), **rule)

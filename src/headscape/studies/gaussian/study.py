@@ -237,7 +237,7 @@ class _Study:
         kept = self.captured.heads(block) if model is None else [h for site in model.sites for h in site.heads]
         heads = [head for head in kept if head.block == block]
         numbers = sorted({head.layer for head in heads}) if model is not None or "probs" in self.captured.kept else []
-        layers = {n: self.unit(f"{prefix}layer-{n:04d}", model) for n in numbers}
+        layers = {n: self.unit(f"{prefix}layer-{n:04d}", model, COLUMNS) for n in numbers}
         n_depth = len(self._stored(0)) if model is None and "hidden" in self.captured.kept else 0
         n_depth = n_depth if model is None else 1 + len(numbers)
         depths = [self.unit(f"{prefix}state-{depth:04d}", model) for depth in range(n_depth)]

@@ -4,13 +4,14 @@ from typing import TYPE_CHECKING
 
 from headscape._lazy import lazy
 
-__all__ = ["ENTROPIES", "OrganizeResult", "batch_files", "estimate_organize", "organize"]
+__all__ = ["ENTROPIES", "OrganizeResult", "batch_files", "estimate_organize", "organize", "tensor_shape"]
 __getattr__, __dir__ = lazy(
     __name__,
     {
         "study": ("batch_files", "organize"),
         "result": ("ENTROPIES", "OrganizeResult"),
         "estimate": ("estimate_organize",),
+        "units": ("tensor_shape",),
     },
 )
 
@@ -18,3 +19,4 @@ if TYPE_CHECKING:
     from headscape.studies.organize.estimate import estimate_organize
     from headscape.studies.organize.result import ENTROPIES, OrganizeResult
     from headscape.studies.organize.study import batch_files, organize
+    from headscape.studies.organize.units import tensor_shape

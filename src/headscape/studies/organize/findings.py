@@ -42,11 +42,11 @@ def _roles(r: OrganizeResult) -> list[Finding]:
     found = [Finding(text, "head-map")]
     if r.folder_roles:
         best = min(r.folder_roles, key=lambda folder: folder.p)
-        text = (
-            f"The head tree groups heads of a kind: in {len(r.folder_roles)} clusters a role is over-represented. The "
-            f"clearest has {best.size} heads, among them {best.count} of the {int(counts[best.role])} '{best.role}' heads "
-            f"(hypergeometric p = {best.p:.1g}, uncorrected for the number of clusters)."
-        )
+        text = f"""
+            The head tree groups heads of a kind: in {len(r.folder_roles)} clusters a role is over-represented. The
+            clearest has {best.size} heads, among them {best.count} of the {int(counts[best.role])} '{best.role}' heads
+            (hypergeometric p = {best.p:.1g}, uncorrected for the number of clusters).
+        """
         found.append(Finding(text, "head-tree"))
     return found
 
@@ -58,20 +58,20 @@ def _scores(r: OrganizeResult) -> list[Finding]:
     medians = {name: f"{values.median():.0%}" for name, values in parts.items()}
     places = {name: r.heads.iloc[int(values.fillna(-1.0).to_numpy().argmax())] for name, values in parts.items()}
     most = {name: f"{row['layer']}.{row['head']}" for name, row in places.items()}
-    text = (
-        f"What a query looks for: of the variance of a row's scores, distance alone makes {medians['distance']} in the "
-        f"median head (most in {most['distance']}), the key whoever asks {medians['key']} ({most['key']}), and the rest, "
-        f"{medians['pair']}, takes the pair of tokens ({most['pair']})."
-    )
+    text = f"""
+        What a query looks for: of the variance of a row's scores, distance alone makes {medians["distance"]} in the
+        median head (most in {most["distance"]}), the key whoever asks {medians["key"]} ({most["key"]}), and the rest,
+        {medians["pair"]}, takes the pair of tokens ({most["pair"]}).
+    """
     found = [Finding(text, "head-grid")]
     if "sink_features" in r.heads and "role" in r.heads:
         sinks = r.heads.loc[r.heads["role"] == role_name("first"), "sink_features"].dropna()
         if len(sinks):
-            text = (
-                f"In the {len(sinks)} heads that rest on the first token, the five largest features of that token make "
-                f"{sinks.median():.0%} of its key's score (median; quartiles {sinks.quantile(0.25):.0%} and "
-                f"{sinks.quantile(0.75):.0%})."
-            )
+            text = f"""
+                In the {len(sinks)} heads that rest on the first token, the five largest features of that token make
+                {sinks.median():.0%} of its key's score (median; quartiles {sinks.quantile(0.25):.0%} and
+                {sinks.quantile(0.75):.0%}).
+            """
             found.append(Finding(text, "head-grid"))
     return found
 
@@ -86,23 +86,23 @@ def _stability(r: OrganizeResult, measure: str) -> Finding:
     own, null = r.stability[measure], r.null_stability[measure]
     beyond = mean_of_pairs(own.overlaps_bottom - null.overlaps_bottom)
     verdict = judge(beyond, above=0.0, control="the same with each row's keys shuffled")
-    rest = (
-        f": by {measure} ({MEANINGS[measure]}), {own.always_bottom} of the {own.n_extreme} lowest-ranked heads "
-        f"recur in all {own.n_batches} batches (chance {own.always_by_chance:.2g}). The lowest tenths of two batches "
-        f"overlap by {own.jaccard_bottom} (chance {own.chance:.2g}, shuffled {null.jaccard_bottom.value:.2g}; Kendall's "
-        f"W = {own.w:.2f})."
-    )
+    rest = f"""
+        : by {measure} ({MEANINGS[measure]}), {own.always_bottom} of the {own.n_extreme} lowest-ranked heads
+        recur in all {own.n_batches} batches (chance {own.always_by_chance:.2g}). The lowest tenths of two batches
+        overlap by {own.jaccard_bottom} (chance {own.chance:.2g}, shuffled {null.jaccard_bottom.value:.2g}; Kendall's
+        W = {own.w:.2f}).
+    """
     return on_claim("organize.stability", verdict, rest, "entropies")
 
 
 def _energy(r: OrganizeResult) -> Finding:
     verdict = judge(r.effect, above=1.0, control="every row shuffled and organized again")
     organized, natural, null = (float(x.mean()) for x in (r.energy[:, 0], r.energy[:, 1], r.null_energy[:, 0]))
-    rest = (
-        f": after organizing, the largest 1 % of the Haar coefficients hold {organized:.3f} of the energy, and "
-        f"{null:.3f} when every row is shuffled first ({r.effect} times as much); {natural:.3f} in the natural order. "
-        "The mean (DC) coefficient is left out."
-    )
+    rest = f"""
+        : after organizing, the largest 1 % of the Haar coefficients hold {organized:.3f} of the energy, and
+        {null:.3f} when every row is shuffled first ({r.effect} times as much); {natural:.3f} in the natural order.
+        The mean (DC) coefficient is left out.
+    """
     return on_claim("organize.structure", verdict, rest, "energy")
 
 
@@ -113,10 +113,10 @@ def _random_weights(r: OrganizeResult) -> list[Finding]:
     verdict = judge(r.effect, above=random, control="another draw of random weights")
     if random.n < FEWEST_DRAWS:
         verdict = cannot_tell(f"{random.n} draws of random weights do not say what another would give", r.effect)
-    rest = (
-        f". Organizing concentrates the energy of the trained network {r.effect} times as much as its null, that "
-        f"of random weights on the same inputs {random.value:.3g} times ({random.n} draws)."
-    )
+    rest = f"""
+        . Organizing concentrates the energy of the trained network {r.effect} times as much as its null, that
+        of random weights on the same inputs {random.value:.3g} times ({random.n} draws).
+    """
     return [on_claim("organize.learnt", verdict, rest, "energy")]
 
 
@@ -126,10 +126,10 @@ def _depth(r: OrganizeResult) -> list[Finding]:
     chance = of_draws(float(np.median(r.depth_permuted)), r.depth_permuted, len(r.depth_permuted))
     own = mean_interval(r.depth)
     verdict = judge(own, above=chance, control="permuted heads")
-    rest = (
-        f": the distance of two heads goes with that of their layers (Mantel's rank correlation {own}; the largest of "
-        f"{len(r.depth_permuted)} permutations of the heads has {r.depth_permuted.max():.2f})."
-    )
+    rest = f"""
+        : the distance of two heads goes with that of their layers (Mantel's rank correlation {own}; the largest of
+        {len(r.depth_permuted)} permutations of the heads has {r.depth_permuted.max():.2f}).
+    """
     return [on_claim("organize.depth", verdict, rest, "depth")]
 
 
@@ -139,9 +139,9 @@ def _clustered(r: OrganizeResult) -> list[Finding]:
     ring, own = of_draws(float(np.median(r.dip_ring)), r.dip_ring, len(r.dip_ring)), mean_interval(r.dip)
     verdict = judge(own, above=ring, control="as many points on a ring, a continuous shape")
     values = np.abs(markov_spectrum(r.affinity, min(6, len(r.heads) - 1)).values)
-    rest = (
-        f". The distances between heads have a dip of {own} (Hartigan's: 0 for one mode, 1/4 for two sharp ones), points on "
-        f"a ring {ring.value:.2g} at the median. The leading eigenvalues of the diffusion are "
-        f"{', '.join(f'{value:.2f}' for value in values)}."
-    )
+    rest = f"""
+        . The distances between heads have a dip of {own} (Hartigan's: 0 for one mode, 1/4 for two sharp ones), points on
+        a ring {ring.value:.2g} at the median. The leading eigenvalues of the diffusion are
+        {", ".join(f"{value:.2f}" for value in values)}.
+    """
     return [on_claim("organize.clustered", verdict, rest, "distances")]

@@ -76,14 +76,15 @@ def measure_batch(
     seed: int,
 ) -> None:
     """Organize batch i (of the block and kind of the facts) and its null, and write both."""
-    X = open_capture(source).tensor(i, facts["block"], facts["kind"])
+    captured = open_capture(source)
+    X = captured.tensor(i, facts["block"], facts["kind"])
     n_basis = facts["n_basis"]
     with kernel_threads(threads):
         null = _measure(shuffled_rows(X, seed), settings, n_basis)
         arrays = _measure(X, settings, n_basis)
     arrays |= {f"null_{name}": null[name] for name in ("entropies", "network", "decay", "network_decay", "energy")}
     chance: dict[str, float] = {}
-    if X.kind == "probs":
+    if X.kind == "probs" and "clusters" not in captured.info:  # clusters of tokens have no places
         found = batch_roles(X)
         arrays |= {f"role/{name}": scores for name, scores in found.scores.items()} | {"positional": positional(X)}
         chance = {name: found.chance.get(name, float("nan")) for name in found.scores}

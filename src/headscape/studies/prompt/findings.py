@@ -40,11 +40,11 @@ def findings(r: PromptResult) -> list[Finding]:
 
 
 def _clue(r: PromptResult) -> Finding:
-    text = (
-        f"For {r.targets[0]!r} after {r.settings['shots']} examples the model writes “{r.clues['trained'][0].strip()}”. "
-        f"Numbers below are means over {len(r.targets)} such prompts, with 95 % intervals over them; the observations "
-        f"tested are those of {THESIS}, chapter 8."
-    )
+    text = f"""
+        For {r.targets[0]!r} after {r.settings["shots"]} examples the model writes “{r.clues["trained"][0].strip()}”.
+        Numbers below are means over {len(r.targets)} such prompts, with 95 % intervals over them; the observations
+        tested are those of {THESIS}, chapter 8.
+    """
     return Finding(text, "clues")
 
 
@@ -56,22 +56,22 @@ def _depth(r: PromptResult) -> Finding:
     gaps = {name: mean_interval(values - middle) for name, values in parts.items()}
     verdict = strictest(*(judge(gap, above=0.0, control="the middle half of the layers") for gap in gaps.values()))
     uniform = float(r.uniform[:, MEASURES.index("drawn_self")].mean())
-    rest = (
-        f". Of what a word gives to words and clues (the map that is drawn) {parts['first'].mean():.3f} stays on itself in the "
-        f"first layers, {middle.mean():.3f} in the middle half, {parts['last'].mean():.3f} in the last (uniform attention "
-        f"{uniform:.3f}); first - middle is {gaps['first']}, last - middle {gaps['last']}. Of all its attention a token keeps "
-        f"{r.mean('trained', 'self')} on itself."
-    )
+    rest = f"""
+        . Of what a word gives to words and clues (the map that is drawn) {parts["first"].mean():.3f} stays on itself in the
+        first layers, {middle.mean():.3f} in the middle half, {parts["last"].mean():.3f} in the last (uniform attention
+        {uniform:.3f}); first - middle is {gaps["first"]}, last - middle {gaps["last"]}. Of all its attention a token keeps
+        {r.mean("trained", "self")} on itself.
+    """
     return on_claim("prompt.depth", verdict, rest, "self-mass")
 
 
 def _values(r: PromptResult) -> Finding:
     i, j = np.tril_indices(len(r.tokens), -1)
-    text = (
-        f"Most attention is not in the picture: words and clues put {r.mean('trained', 'first')} of their weight on the first "
-        f"token, and a picture of words and clues alone leaves out {r.mean('trained', 'dropped')}. Of its entries off the "
-        f"diagonal, {float((r.token_maps[:, i, j] > 0.1).mean()):.1%} are above 0.1, the range that Wertich shows."
-    )
+    text = f"""
+        Most attention is not in the picture: words and clues put {r.mean("trained", "first")} of their weight on the first
+        token, and a picture of words and clues alone leaves out {r.mean("trained", "dropped")}. Of its entries off the
+        diagonal, {float((r.token_maps[:, i, j] > 0.1).mean()):.1%} are above 0.1, the range that Wertich shows.
+    """
     return Finding(text, "masses")
 
 
@@ -82,11 +82,11 @@ def _shots(r: PromptResult) -> Finding:
     control = ""
     if "random weights" in r.versions:
         control = f", {float(r.within_share('random weights').mean()):.2f} with random weights"
-    rest = (
-        f". Of the weight on words and clues, {mean_interval(share['trained'])} stays within the shot (the target's words "
-        f"included); {float(share['uniform'].mean()):.2f} under uniform attention{control}, and "
-        f"{mean_interval(share['distance'])} if attention knew distances alone. The boundary itself adds {gain}."
-    )
+    rest = f"""
+        . Of the weight on words and clues, {mean_interval(share["trained"])} stays within the shot (the target's words
+        included); {float(share["uniform"].mean()):.2f} under uniform attention{control}, and
+        {mean_interval(share["distance"])} if attention knew distances alone. The boundary itself adds {gain}.
+    """
     return on_claim("prompt.shots", verdict, rest, "shots")
 
 
@@ -96,12 +96,12 @@ def _cosines(r: PromptResult) -> Finding:
     verdict = judge(largest, below=MINIMAL, control="a minimal correlation, in every layer of a prompt")
     best = int(np.abs(partial.mean(axis=0)).argmax())
     inner, p = mean_interval(r.tested("partial_inner").mean(axis=1)), r.tested("p")
-    rest = (
-        f". Spearman's correlation, distance held fixed, is {mean_interval(partial.mean(axis=1))} over layers ({inner} without "
-        f"the first token) and {largest} at its largest; on average it is largest in layer {best}, "
-        f"{mean_interval(partial[:, best])}. p < {LEVEL:g} in {float((p < LEVEL).mean()):.0%} of layers and prompts, "
-        f"{LEVEL:.0%} by chance."
-    )
+    rest = f"""
+        . Spearman's correlation, distance held fixed, is {mean_interval(partial.mean(axis=1))} over layers ({inner} without
+        the first token) and {largest} at its largest; on average it is largest in layer {best},
+        {mean_interval(partial[:, best])}. p < {LEVEL:g} in {float((p < LEVEL).mean()):.0%} of layers and prompts,
+        {LEVEL:.0%} by chance.
+    """
     if len(r.cosine) > 1:
         rest += f" With random weights it is {mean_interval(r.tested('partial', 'random weights').mean(axis=1))}."
     return on_claim("prompt.cosines", verdict, rest, "cosines")
@@ -111,10 +111,10 @@ def _random(r: PromptResult) -> Finding:
     control = r.mean("random weights", "entropy")
     verdict = judge(control, above=FLAT, control="from here on attention counts as uniform")
     single = [r.mean(name, "head_entropy").value for name in ("random weights", "trained")]
-    rest = (
-        f": its entropy is {control} of the maximum, {r.mean('trained', 'entropy')} when trained (single heads "
-        f"{single[0]:.2f} and {single[1]:.2f}). Its clue: “{r.clues['random weights'][0].strip()[:80]}”."
-    )
+    rest = f"""
+        : its entropy is {control} of the maximum, {r.mean("trained", "entropy")} when trained (single heads
+        {single[0]:.2f} and {single[1]:.2f}). Its clue: “{r.clues["random weights"][0].strip()[:80]}”.
+    """
     return on_claim("prompt.random", verdict, rest, "entropy")
 
 
@@ -136,10 +136,10 @@ def _up(r: PromptResult) -> Finding:
     before, after = (r.of(name, "drawn_self").mean(axis=0) for name in ("trained", "alpha 2"))
     thirds = zip(*(np.array_split(x, min(3, len(x))) for x in (before, after)), strict=True)
     by_third = ", ".join(f"{float(x.mean()):.2f} to {float(y.mean()):.2f}" for x, y in thirds)
-    rest = (
-        f"{_change(r, 'alpha 2')} By thirds of the layers the share of a word on itself goes from {by_third}; it is more than "
-        f"half in {int((after > 0.5).sum())} of {len(after)} layers. Wertich also sees coherent text that repeats the prompt."
-    )
+    rest = f"""
+        {_change(r, "alpha 2")} By thirds of the layers the share of a word on itself goes from {by_third}; it is more than
+        half in {int((after > 0.5).sum())} of {len(after)} layers. Wertich also sees coherent text that repeats the prompt.
+    """
     return on_claim("prompt.upscaled", verdict, rest, "self-mass")
 
 
@@ -151,10 +151,10 @@ def _down(r: PromptResult) -> Finding:
 
 def _edits(r: PromptResult) -> Finding:
     parts = ", ".join(f"{name} {r.change(name)}" for name in ("truncated", "flattened", "random bases"))
-    text = (
-        f"Other edits of every head's W_q and W_k change the loss by: {parts} nats (truncated keeps 90 % of the energy; "
-        "flattened makes all singular values equal; random bases keeps them and turns the directions)."
-    )
+    text = f"""
+        Other edits of every head's W_q and W_k change the loss by: {parts} nats (truncated keeps 90 % of the energy;
+        flattened makes all singular values equal; random bases keeps them and turns the directions).
+    """
     return Finding(text, "losses")
 
 

@@ -60,10 +60,10 @@ def _settled(r: SeriesResult) -> Finding:
     since = [step for step in r.since() if step is not None]
     kept = sum(step <= half for step in since)
     nothing = sum(name == MIXED for name in r.named[-1])
-    text = (
-        f"{kept} of the {len(since)} heads that end with a role have had it since step {half} or before; "
-        f"{nothing} of {len(r.heads)} heads end without one."
-    )
+    text = f"""
+        {kept} of the {len(since)} heads that end with a role have had it since step {half} or before;
+        {nothing} of {len(r.heads)} heads end without one.
+    """
     return Finding(text, "heads-over-training")
 
 
@@ -75,8 +75,8 @@ def _moving(r: SeriesResult) -> Finding:
         "the heads have settled by the end of the series", "the heads still change at the end of the series"
     )
     most = int(np.argmax(r.moved.mean(axis=1)))
-    text = (
-        f"{opening}: between the last two checkpoints a role score changes by {last} on average, and between two inputs by "
-        f"{noise}. Maps moved most between steps {r.steps[most]} and {r.steps[most + 1]} (Hellinger distance {r.moved[most].mean():.2f})."
-    )
+    text = f"""
+        {opening}: between the last two checkpoints a role score changes by {last} on average, and between two inputs by
+        {noise}. Maps moved most between steps {r.steps[most]} and {r.steps[most + 1]} (Hellinger distance {r.moved[most].mean():.2f}).
+    """
     return Finding(text, "change", verdict)

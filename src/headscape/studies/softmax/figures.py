@@ -19,6 +19,7 @@ __all__ = ["figures"]
 captions = Captions(__name__)
 
 _COMPARED = (
+    "second_order",
     "paraproduct",
     "corollary",
     "natural",
@@ -28,6 +29,7 @@ _COMPARED = (
     "boundary",
     "linear",
     "mean",
+    "printed",
 )
 
 
@@ -88,7 +90,7 @@ def _bars(values: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _variants(r: SoftmaxResult) -> FigureSpec:
-    values = {NAMES[v]: r.column(f"{v}_error").mean(axis=1) for v in _COMPARED}
+    values = {NAMES[v]: r.column(f"{v}_error").mean(axis=1) for v in _COMPARED if f"{v}_error" in r.heads}
     if r.control is not None:
         for v in ("paraproduct", "corollary"):
             values[f"{NAMES[v]}, random weights"] = r.control[COLUMNS.index(f"{v}_error")].mean()
@@ -162,6 +164,6 @@ def _change_all(r: SoftmaxResult) -> FigureSpec:
     assert r.changes_all is not None
     return captions.figure(
         "change-all",
-        _bars({NAMES[name]: column for name, column in zip(ALL_VARIANTS, r.changes_all.T, strict=True)}),
+        _bars({NAMES[name]: column for name, column in zip(ALL_VARIANTS, r.changes_all.T, strict=False)}),
         unit_name=r.unit_name,
     )

@@ -10,7 +10,7 @@ import numpy.typing as npt
 from headscape.intervals import Interval, jackknife, mean_interval
 from headscape.results import Finding
 from headscape.studies.softmax.head import COLUMNS
-from headscape.studies.softmax.result import CLOSE, ENOUGH
+from headscape.studies.softmax.result import CLOSE, ENOUGH, NAMES
 from headscape.studies.work.sentences import on_claim
 from headscape.verdicts import Judgement, cannot_tell, judge
 
@@ -33,6 +33,7 @@ FEWEST = 3
 def findings(r: SoftmaxResult) -> list[Finding]:
     """All findings, in the order in which a reader should meet them."""
     found = [_invariance(r) if r.unit else _without_model(r), _pointwise(r), _condition(r), _regular(r), _residual(r)]
+    found += _orders(r)
     found += [_premise(r)] if r.unit == "loss" else []
     return found + ([_at_once(r)] if r.unit else []) + ([_random(r)] if r.control is not None else [])
 
@@ -63,10 +64,10 @@ def _medians(values: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
 
 def _without_model(r: SoftmaxResult) -> Finding:
     close = r.heads["corollary_error"] <= CLOSE
-    rest = (
-        f": what replacing it does to the model was not measured. Corollary 1's decomposition "
-        f"is within {CLOSE:.0%} of softmax for {int(close.sum())} of {r.n_heads} heads ({close.mean():.0%})."
-    )
+    rest = f"""
+        : what replacing it does to the model was not measured. Corollary 1's decomposition
+        is within {CLOSE:.0%} of softmax for {int(close.sum())} of {r.n_heads} heads ({close.mean():.0%}).
+    """
     return on_claim("softmax.invariance", cannot_tell("the model was not run"), rest, "variants")
 
 
@@ -84,11 +85,11 @@ def _invariance(r: SoftmaxResult) -> Finding:
         control = "nearly all of the heads that fail with uniform attention"
         verdict = _decided(r, judge(share, above=NEARLY_ALL, control=control))
         among = f"of the heads that fail with uniform attention ({int(needed.sum())}), {passes:.0%} pass with Corollary 1 and {fails:.0%} fail"
-    rest = (
-        f" (Fasina, Pohle, Su and Coifman, 2025). Within {r.tolerance:g} {r.unit_name}, {int((own == 'yes').sum())} of {r.n_heads} heads "
-        f"({(own == 'yes').mean():.0%}) can have softmax replaced by Corollary 1's decomposition, and {(own == 'no').mean():.0%} cannot; by the "
-        f"paraproduct {(paraproduct == 'yes').mean():.0%} can. Uniform attention passes for {(uniform == 'yes').mean():.0%}; {among}."
-    )
+    rest = f"""
+         (Fasina, Pohle, Su and Coifman, 2025). Within {r.tolerance:g} {r.unit_name}, {int((own == "yes").sum())} of {r.n_heads} heads
+        ({(own == "yes").mean():.0%}) can have softmax replaced by Corollary 1's decomposition, and {(own == "no").mean():.0%} cannot; by the
+        paraproduct {(paraproduct == "yes").mean():.0%} can. Uniform attention passes for {(uniform == "yes").mean():.0%}; {among}.
+    """
     return on_claim("softmax.invariance", verdict, rest, "change-heads")
 
 
@@ -96,22 +97,40 @@ def _pointwise(r: SoftmaxResult) -> Finding:
     share, verdict = _share(r, r.column("paraproduct_error") <= CLOSE, f"it is within {CLOSE:.0%}")
     names = ("corollary", "paraproduct", "boundary", "mean", "linear", "natural", "shuffled")
     e = {name: f"{r.median(f'{name}_error'):.2f}" for name in names}
-    rest = (
-        f": {share}. The median relative error is {e['paraproduct']} for the paraproduct and {e['corollary']} for "
-        f"Corollary 1; {e['natural']} for the paraproduct in the natural order, {e['shuffled']} for that of shuffled heads, {e['boundary']} for "
-        f"boundary terms alone, {e['linear']} for a + b g, {e['mean']} for the mean."
-    )
+    rest = f"""
+        : {share}. The median relative error is {e["paraproduct"]} for the paraproduct and {e["corollary"]} for
+        Corollary 1; {e["natural"]} for the paraproduct in the natural order, {e["shuffled"]} for that of shuffled heads, {e["boundary"]} for
+        boundary terms alone, {e["linear"]} for a + b g, {e["mean"]} for the mean.
+    """
     return on_claim("softmax.pointwise", verdict, rest, "variants")
+
+
+def _orders(r: SoftmaxResult) -> list[Finding]:
+    """Eq. 12 without its boundary terms beside the mean, and with all terms of second order beside itself."""
+    asked = {"softmax.printed": ("printed", "mean"), "softmax.second_order": ("second_order", "paraproduct")}
+    if "printed_error" not in r.heads:
+        return []
+    found = []
+    for claim, (name, other) in asked.items():
+        own, control = (r.column(f"{one}_error") for one in (name, other))
+        closer = mean_interval(_medians(own - control))
+        verdict = _decided(r, judge(closer, below=0.0, control="no closer"))
+        rest = (
+            f": the median relative error is {r.median(f'{name}_error'):.2f} ({NAMES[name]}) against {r.median(f'{other}_error'):.2f} "
+            f"({NAMES[other]}); over inputs the median difference within heads is {closer}."
+        )
+        found.append(on_claim(claim, verdict, rest, "variants"))
+    return found
 
 
 def _condition(r: SoftmaxResult) -> Finding:
     what = f"averages are within {CLOSE:g} nats of 0 (rms), so that e^average = 1,"
     share, verdict = _share(r, r.column("average_rms") <= CLOSE, what)
-    rest = (
-        f": {share}. The median head has "
-        f"{r.median('average_rms'):.2f}, at most {r.median('average_max'):.1f}. Mixed differences are {r.median('mixed_rms'):.2f} nats (rms), "
-        f"{r.median('mixed_share'):.0%} of the variance of log-attention."
-    )
+    rest = f"""
+        : {share}. The median head has
+        {r.median("average_rms"):.2f}, at most {r.median("average_max"):.1f}. Mixed differences are {r.median("mixed_rms"):.2f} nats (rms),
+        {r.median("mixed_share"):.0%} of the variance of log-attention.
+    """
     return on_claim("softmax.condition", verdict, rest, "condition")
 
 
@@ -121,10 +140,10 @@ def _premise(r: SoftmaxResult) -> Finding:
     loss, mixed = r.base, r.column("mixed_max").mean(axis=1)
     own = jackknife(lambda chosen: _correlation(loss[chosen], mixed[chosen]), len(loss))
     verdict = _decided(r, judge(own, below=0.0, control="no correlation"))
-    rest = (
-        f": over inputs the loss ({loss.min():.2g} to {loss.max():.2g}) correlates by {own} with the largest mixed difference "
-        f"of a head, mean over heads ({mixed.min():.3g} to {mixed.max():.3g} nats)."
-    )
+    rest = f"""
+        : over inputs the loss ({loss.min():.2g} to {loss.max():.2g}) correlates by {own} with the largest mixed difference
+        of a head, mean over heads ({mixed.min():.3g} to {mixed.max():.3g} nats).
+    """
     return on_claim("softmax.premise", verdict, rest, "condition")
 
 
@@ -139,11 +158,11 @@ def _regular(r: SoftmaxResult) -> Finding:
     control = "what Theorem 1 assumes" if rough else "shuffled heads"
     verdict = _decided(r, judge(own, above=0.0 if rough else shuffled, control=control))
     above, surely = (float((r.heads[name] > 0).mean()) for name in ("alpha", "alpha_low"))
-    rest = (
-        f": Theorem 1 needs Hoelder exponents above 0, and the median organized head has {own} (natural order "
-        f"{r.median('alpha_natural'):.2f}, shuffled {r.median('alpha_shuffled'):.2f}, white noise -0.5). {above:.0%} of the exponents are above 0, "
-        f"and {surely:.0%} significantly so (95 % interval over inputs)."
-    )
+    rest = f"""
+        : Theorem 1 needs Hoelder exponents above 0, and the median organized head has {own} (natural order
+        {r.median("alpha_natural"):.2f}, shuffled {r.median("alpha_shuffled"):.2f}, white noise -0.5). {above:.0%} of the exponents are above 0,
+        and {surely:.0%} significantly so (95 % interval over inputs).
+    """
     return on_claim("softmax.regularity", verdict, rest, "exponents")
 
 
@@ -187,11 +206,11 @@ def _at_once(r: SoftmaxResult) -> Finding:
         f" Careful: softmax of the captured scores itself changes it by {changes['own']}; capture with --dtype float32, and leave out layers with a "
         "window or a sink."
     )
-    rest = (
-        f": with all heads replaced at once the change is {changes['corollary']} {r.unit_name} with Corollary 1, "
-        f"{changes['paraproduct']} with the paraproduct, {changes['natural']} with the paraproduct in the natural order, {changes['mean']} with "
-        f"uniform attention{before}.{careful if off else ''}"
-    )
+    rest = f"""
+        : with all heads replaced at once the change is {changes["corollary"]} {r.unit_name} with Corollary 1,
+        {changes["paraproduct"]} with the paraproduct, {changes["natural"]} with the paraproduct in the natural order, {changes["mean"]} with
+        uniform attention{before}.{careful if off else ""}
+    """
     return on_claim("softmax.all_heads", verdict, rest, "change-all")
 
 
@@ -199,8 +218,8 @@ def _random(r: SoftmaxResult) -> Finding:
     assert r.control is not None
     names = ("paraproduct_error", "corollary_error", "mean_error", "spread")
     median = {name: f"{float(np.nanmedian(r.control[COLUMNS.index(name)])):.2f}" for name in names}
-    text = (
-        f"With random weights the median error is {median['paraproduct_error']} for the paraproduct, {median['corollary_error']} for Corollary 1 and "
-        f"{median['mean_error']} for the mean: there log-attention spreads by {median['spread']} nats, here by {r.median('spread'):.2f}."
-    )
+    text = f"""
+        With random weights the median error is {median["paraproduct_error"]} for the paraproduct, {median["corollary_error"]} for Corollary 1 and
+        {median["mean_error"]} for the mean: there log-attention spreads by {median["spread"]} nats, here by {r.median("spread"):.2f}.
+    """
     return Finding(text, "variants")

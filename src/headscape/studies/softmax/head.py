@@ -37,10 +37,12 @@ BoolArray = npt.NDArray[np.bool_]
 ALPHA = 0.25
 """Exponent for which the constants of eq. 2 are given: the middle of what Theorem 1 admits, 0 < alpha < 1/2."""
 TOP = 5
-VARIANTS = ("paraproduct", "corollary", "boundary", "mean", "linear", "natural", "natural_corollary")
+LATER_VARIANTS = ("second_order", "printed")
+VARIANTS = ("paraproduct", "corollary", "boundary", "mean", "linear", "natural", "natural_corollary", *LATER_VARIANTS)
 """What can replace softmax(S) of a head: the decomposition on the organized trees, with A' = A'' = exp and with the
-derivatives of Corollary 1; its boundary terms alone; the overall mean alone; the best a + b g; and both decompositions
-on dyadic trees in the natural order."""
+derivatives of Corollary 1; its boundary terms alone; the overall mean alone; the best a + b g; both decompositions on
+dyadic trees in the natural order; the decomposition with all terms of second order; and eq. 12 as printed, without
+boundary terms."""
 _DISTANCES = ("error", "kl", "top5")
 _REGULARITY = (
     *("alpha", "alpha_largest", "alpha_query", "alpha_key", "alpha_natural", "alpha_shuffled"),
@@ -50,11 +52,16 @@ _REGULARITY = (
 )
 _CONDITION = ("spread", "mixed_rms", "mixed_max", "mixed_share", "average_rms", "average_max")
 COLUMNS = (
-    *(f"{variant}_{distance}" for variant in (*VARIANTS, "shuffled", "shuffled_corollary") for distance in _DISTANCES),
+    *(
+        f"{variant}_{distance}"
+        for variant in (*VARIANTS[: -len(LATER_VARIANTS)], "shuffled", "shuffled_corollary")
+        for distance in _DISTANCES
+    ),
     *_REGULARITY,
     *_CONDITION,
+    *(f"{variant}_{distance}" for variant in LATER_VARIANTS for distance in _DISTANCES),
 )
-"""What `measure` returns, in order."""
+"""What `measure` returns, in order; stored results are read by it, so that new ones come last."""
 
 
 class Trees(NamedTuple):
@@ -136,8 +143,10 @@ class Head:
         """One of `VARIANTS` as it is: entries may be negative and rows need not sum to 1; NaN where absent."""
         if variant == "paraproduct":
             return self.paraproduct.approximation
-        if variant == "boundary":
-            return self.paraproduct.boundary
+        if variant in ("boundary", "second_order"):
+            return np.asarray(getattr(self.paraproduct, variant))
+        if variant == "printed":
+            return self.paraproduct.approximation - self.paraproduct.boundary
         if variant == "corollary":
             return self.averages.paraproduct("corollary").approximation
         if variant in ("natural", "natural_corollary"):

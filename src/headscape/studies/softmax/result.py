@@ -13,7 +13,7 @@ import pandas as pd
 
 from headscape.intervals import Interval, mean_interval
 from headscape.results import FigureSpec, Finding, Result
-from headscape.studies.softmax.head import COLUMNS, VARIANTS
+from headscape.studies.softmax.head import COLUMNS, LATER_VARIANTS, VARIANTS
 
 __all__ = ["ALL_VARIANTS", "CLOSE", "ENOUGH", "HEAD_VARIANTS", "LAYER_VARIANTS", "NAMES", "SoftmaxResult", "standing"]
 
@@ -21,7 +21,16 @@ Array = npt.NDArray[Any]
 
 HEAD_VARIANTS = ("paraproduct", "corollary", "mean")
 LAYER_VARIANTS = (*HEAD_VARIANTS, "paraproduct_raw")
-ALL_VARIANTS = (*LAYER_VARIANTS, "corollary_raw", "boundary", "linear", "natural", "natural_corollary", "own")
+ALL_VARIANTS = (
+    *LAYER_VARIANTS,
+    "corollary_raw",
+    "boundary",
+    "linear",
+    "natural",
+    "natural_corollary",
+    "own",
+    *LATER_VARIANTS,
+)
 """What replaces the map of one head, of a layer and of all heads. All but *_raw are clipped at 0 and renormalized. own
 is softmax of the captured scores, which must change nothing."""
 NAMES = {
@@ -37,6 +46,8 @@ NAMES = {
     "paraproduct_raw": "paraproduct, not renormalized",
     "corollary_raw": "Corollary 1, not renormalized",
     "own": "softmax itself",
+    "second_order": "all terms of second order",
+    "printed": "eq. 12 as printed",
 }
 
 ENOUGH = 8
@@ -129,7 +140,8 @@ class SoftmaxResult(Result):
     def variants(self) -> pd.DataFrame:
         """By variant: medians over heads, the share of heads that are close, and that pass or fail in the model."""
         rows = []
-        for variant in sorted(VARIANTS, key=lambda name: name != "corollary"):
+        known = [name for name in VARIANTS if f"{name}_error" in self.heads]  # older results have fewer
+        for variant in sorted(known, key=lambda name: name != "corollary"):
             error = self.heads[f"{variant}_error"]
             row: dict[str, Any] = {"instead of softmax": variant, "error": float(error.median())}
             row |= {"KL": self.median(f"{variant}_kl"), "top 5": self.median(f"{variant}_top5")}

@@ -21,7 +21,7 @@ from headscape.geometry.questionnaire import Questionnaire
 from headscape.intervals import mean_interval
 from headscape.runs import Run
 from headscape.studies.softmax.head import COLUMNS, Head, as_probabilities, log_attention, organize
-from headscape.studies.softmax.result import ENOUGH, HEAD_VARIANTS, SoftmaxResult, standing
+from headscape.studies.softmax.result import ALL_VARIANTS, ENOUGH, HEAD_VARIANTS, SoftmaxResult, standing
 from headscape.studies.softmax.units import Layer, change_all, change_layer, measure_layer, read_unit, trees_of
 from headscape.studies.work.engines import LocalEngine
 from headscape.studies.work.folder import Folder, study_folder
@@ -193,7 +193,7 @@ class _Study:
         content, seed = self.captured.content(self.n).get(f"batch {number}"), self.facts["seed"] + number
         units = {}
         for layer in _layers(source, batch, self.heads):
-            facts = (layer.place, layer.heads, settings, seed, content, *weights)
+            facts = (layer.place, layer.heads, settings, seed, content, COLUMNS, *weights)
             path = self.folder.unit(f"{name}-{number:04d}-{layer.layer:04d}", *facts)
             units[f"{name} of layer {layer.place}, input {number}"] = (path, layer, settings, threads, seed)
         return units
@@ -229,7 +229,7 @@ class _Study:
         from headscape.attention.threads import torch_threads
 
         def path(i: int, name: str, *files: Path) -> Path:
-            made_of = [file.name for file in files]
+            made_of = [*(file.name for file in files), *ALL_VARIANTS]
             return self.folder.unit(
                 f"changes-{self.captured.numbers[i]:04d}-{name}", made_of, model.fingerprint, model.dtype
             )

@@ -62,20 +62,20 @@ def _sparser(r: SpectraResult) -> Finding:
 def _pressed(r: SpectraResult) -> Finding:
     verdict = _less_than_values(r, "energy", log=True)
     ratios = [float(np.exp(r.difference(kind, "v", "energy", log=True).mean())) for kind in "qk"]
-    rest = (
-        f" relative to W_v. Energy over that of Xavier's initialization: {_means(r, 'energy')}; the thesis found a tenth to a "
-        f"twentieth for W_q and W_k, and W_v unchanged. Per layer W_q has {ratios[0]:.2f} times the energy of W_v, W_k {ratios[1]:.2f} times "
-        "(geometric means)."
-    )
+    rest = f"""
+         relative to W_v. Energy over that of Xavier's initialization: {_means(r, "energy")}; the thesis found a tenth to a
+        twentieth for W_q and W_k, and W_v unchanged. Per layer W_q has {ratios[0]:.2f} times the energy of W_v, W_k {ratios[1]:.2f} times
+        (geometric means).
+    """
     return on_claim("spectra.energy", verdict, rest, "energy")
 
 
 def _above_noise(r: SpectraResult) -> Finding:
     own, xavier = (", ".join(f"W_{kind} {r.above_noise(kind, x):.0%}" for kind in "qkv") for x in (False, True))
-    text = (
-        f"Singular values above those of noise of the same shape and energy at the same rank: {own}; above noise of Xavier's variance (the "
-        f"thesis' measure, about 10 % there): {xavier}."
-    )
+    text = f"""
+        Singular values above those of noise of the same shape and energy at the same rank: {own}; above noise of Xavier's variance (the
+        thesis' measure, about 10 % there): {xavier}.
+    """
     return Finding(text, "against-noise")
 
 
@@ -97,11 +97,11 @@ def _outliers(r: SpectraResult) -> Finding:
 def _rounding(r: SpectraResult) -> Finding:
     """What 4-bit weights cannot say."""
     below = ", ".join(f"{KIND_NAMES[kind]} {r.below_rounding(kind):.0%}" for kind in r.kinds)
-    text = (
-        f"The smallest singular values are rounding: the weights were stored as {r.quantized}, which makes "
-        f"{r.matrices['rounding'].median():.1%} of the energy of a matrix (median), and below the largest singular value of that rounding "
-        f"alone lie, of the values of {below}."
-    )
+    text = f"""
+        The smallest singular values are rounding: the weights were stored as {r.quantized}, which makes
+        {r.matrices["rounding"].median():.1%} of the energy of a matrix (median), and below the largest singular value of that rounding
+        alone lie, of the values of {below}.
+    """
     return Finding(text, "against-noise")
 
 
@@ -127,11 +127,11 @@ def _aligned(r: SpectraResult) -> Finding:
     controls += [f"{_beyond(r.heads['z_other'])} with the keys of another group"] * bool(
         r.heads["z_other"].notna().any()
     )
-    rest = (
-        f": {_beyond(z)} of {n} heads have a base alignment |z| > {BEYOND:g} ({int((z > BEYOND).sum())} align, "
-        f"{int((z < -BEYOND).sum())} oppose queries and keys); {', '.join(controls)}. The spread of z is {z.std(ddof=0):.1f}, 1 for "
-        f"random matrices.{' With rotary positions this is the alignment at offset 0.' if r.rotary else ''}"
-    )
+    rest = f"""
+        : {_beyond(z)} of {n} heads have a base alignment |z| > {BEYOND:g} ({int((z > BEYOND).sum())} align,
+        {int((z < -BEYOND).sum())} oppose queries and keys); {", ".join(controls)}. The spread of z is {z.std(ddof=0):.1f}, 1 for
+        random matrices.{" With rotary positions this is the alignment at offset 0." if r.rotary else ""}
+    """
     return on_claim("spectra.alignment", verdict, rest, "alignment")
 
 
@@ -141,8 +141,8 @@ def _symmetric(r: SpectraResult) -> Finding:
         for heads in (r.heads, r.initial_heads)
     )
     share = r.heads["symmetric"]
-    text = (
-        f"The symmetric part of W_q^T W_k holds {own} of its energy, mean over layers{f' (at initialization {first})' if first else ''}; "
-        f"unrelated matrices have 0.5. {int((share > 0.6).sum())} heads have more than 0.6, {int((share < 0.4).sum())} less than 0.4."
-    )
+    text = f"""
+        The symmetric part of W_q^T W_k holds {own} of its energy, mean over layers{f" (at initialization {first})" if first else ""};
+        unrelated matrices have 0.5. {int((share > 0.6).sum())} heads have more than 0.6, {int((share < 0.4).sum())} less than 0.4.
+    """
     return Finding(text, "symmetric")

@@ -52,11 +52,11 @@ def _reproduced(r: Table1Result) -> Finding:
         f"{v.mean():.2g} (seeds {v.min():.1g} to {v.max():.1g}; printed {printed[k]:.2g})"
         for k, v in enumerate(values.T)
     ]
-    rest = (
-        f" ({r.names[0]}): at depth 1 to {n} the relative residual is "
-        f"{', '.join(parts)}, mean over {len(values)} seeds of {r.settings['images']} images. From depth 4 on the printed "
-        "column stays at 1.8e-6, which is round-off; in float64 it keeps falling."
-    )
+    rest = f"""
+         ({r.names[0]}): at depth 1 to {n} the relative residual is
+        {", ".join(parts)}, mean over {len(values)} seeds of {r.settings["images"]} images. From depth 4 on the printed
+        column stays at 1.8e-6, which is round-off; in float64 it keeps falling.
+    """
     return on_claim("table1.self_attention", verdict, rest, "table1")
 
 
@@ -96,11 +96,11 @@ def _second_column(r: Table1Result) -> Finding:
     setting, variant = min(off, key=lambda place: off[place])
     ends = [f"{r.column(setting, name)[:, n - 1].mean():.2g}" for name in r.variants[2:]]
     without = min(off[place] for place in off if place[1] in r.variants[:2])
-    text = (
-        f"The printed MHA column ({printed[0]:.2g} to {printed[-1]:.2g}) is nearest to '{setting}, {variant}', off by at most "
-        f"{off[setting, variant]:.2f} decades; at depth {n} that setting has {ends[1]} with the hidden state and {ends[0]} "
-        f"without it. Without a skip the nearest variant is off by up to {without:.0f} decades."
-    )
+    text = f"""
+        The printed MHA column ({printed[0]:.2g} to {printed[-1]:.2g}) is nearest to '{setting}, {variant}', off by at most
+        {off[setting, variant]:.2f} decades; at depth {n} that setting has {ends[1]} with the hidden state and {ends[0]}
+        without it. Without a skip the nearest variant is off by up to {without:.0f} decades.
+    """
     return Finding(text, "cells-1", _as_printed(away[setting, variant]), "table1.mha")
 
 
@@ -109,12 +109,12 @@ def _bounds(r: Table1Result) -> Finding:
     met = real[real["spread"] <= CONDITION]
     broken = int((~met["keeps_repaired"]).sum() + (~real["keeps_anywhere"]).sum())
     times = {name: (part[name] / part["measured"]).median() for name, part in (("repaired", met), ("printed", real))}
-    text = (
-        f"The repaired bound {'holds' if broken == 0 else 'is violated'}: it is exceeded in {broken} of the {len(real)} layers "
-        f"above round-off (first image and seed, all variants) and, where D is at most {CONDITION:.3f} ({len(met)} layers), is "
-        f"{times['repaired']:.2g} times the measured value at the median. The printed one is {times['printed']:.1g} times the "
-        f"measured value and is exceeded in {int((~real['keeps_printed']).sum())}."
-    )
+    text = f"""
+        The repaired bound {"holds" if broken == 0 else "is violated"}: it is exceeded in {broken} of the {len(real)} layers
+        above round-off (first image and seed, all variants) and, where D is at most {CONDITION:.3f} ({len(met)} layers), is
+        {times["repaired"]:.2g} times the measured value at the median. The printed one is {times["printed"]:.1g} times the
+        measured value and is exceeded in {int((~real["keeps_printed"]).sum())}.
+    """
     return Finding(
         text, "bounds-0", judge(exactly(broken), below=1.0, control="violations beyond round-off"), "table1.bounds"
     )

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from headscape.hopfield.networks import LEARNED_START, base_arm
 from headscape.intervals import Interval, mean_interval
 from headscape.results import Finding
+from headscape.studies.work.sentences import on_claim
 from headscape.verdicts import Judgement, cannot_tell, judge
 
 if TYPE_CHECKING:
@@ -48,10 +49,10 @@ def _usable(r: TrainResult) -> Finding:
     beaten = ", ".join(f"{name} {value:.4g}" for name, value in r.baselines.items())
     own = mean_interval(r.scores("standard"))
     costs = [mean_interval(r.scores("standard", lesion) - r.scores("standard")) for lesion in ("uniform", "removed")]
-    text = (
-        f"{opening}: standard attention reaches {own} {r.unit}, baselines {beaten}. Making its attention uniform changes that "
-        f"by {costs[0]}, removing its output by {costs[1]}."
-    )
+    text = f"""
+        {opening}: standard attention reaches {own} {r.unit}, baselines {beaten}. Making its attention uniform changes that
+        by {costs[0]}, removing its output by {costs[1]}.
+    """
     return Finding(text, "arms", verdict, "train.usable")
 
 
@@ -73,10 +74,10 @@ def _wanted(r: TrainResult) -> Finding:
     verdict = judge(mean, above=LEARNED_START, control="where it started")
     opening = verdict.opening("training raises a' where it is learned", "training lowers a' where it is learned")
     most = final.groupby(["layer", "head"])["alpha"].mean()
-    text = (
-        f"{opening}: mean over layers and heads {mean} from {LEARNED_START}; the largest of a head is {most.max():.2g}, in layer "
-        f"{most.idxmax()[0] + 1}."
-    )
+    text = f"""
+        {opening}: mean over layers and heads {mean} from {LEARNED_START}; the largest of a head is {most.max():.2g}, in layer
+        {most.idxmax()[0] + 1}.
+    """
     return Finding(text, "learned", verdict, "train.learned")
 
 
@@ -94,10 +95,10 @@ def _against(r: TrainResult, arm: str) -> Finding:
     verdict, word = _better(r, change, "standard attention, paired by seed")
     about = base_arm(arm).about
     own, base = (mean_interval(r.scores(name)).value for name in (arm, "standard"))
-    text = (
-        f"{about[0].upper()}{about[1:]} is {word}: {own:.4g} {r.unit} against {base:.4g} with standard attention, a change of "
-        f"{change} over seeds, paired by seed."
-    )
+    text = f"""
+        {about[0].upper()}{about[1:]} is {word}: {own:.4g} {r.unit} against {base:.4g} with standard attention, a change of
+        {change} over seeds, paired by seed.
+    """
     return Finding(
         text, "scores", verdict, None if arm == "learned" else f"train.{arm}"
     )  # of that what it learns counts
@@ -120,16 +121,11 @@ def _tokens(r: TrainResult) -> Finding:
         verdict = cannot_tell(f"standard attention is not shown to beat the {r.strongest}", both)
     elif there.verdict != "holds":
         verdict = cannot_tell(f"no group of aligned tokens to remove: {there.why}", both)
-    opening = {
-        "holds": "Modern Hopfield Attention removes the group of aligned tokens",
-        "does not hold": "Modern Hopfield Attention does not remove the group of aligned tokens",
-        "cannot tell": "Whether Modern Hopfield Attention removes aligned tokens cannot be told",
-    }[verdict.verdict]
-    text = (
-        f"{opening}: of {r.pairs}, at most {standard.scaled(100)} % have a cosine of 0.99 or more in any layer with standard "
-        f"attention, and {both.scaled(100)} % with Modern Hopfield Attention."
-    )
-    return Finding(text, "similarity", verdict, "train.tokens")
+    rest = f"""
+        : of {r.pairs}, at most {standard.scaled(100)} % have a cosine of 0.99 or more in any layer with standard
+        attention, and {both.scaled(100)} % with Modern Hopfield Attention.
+    """
+    return on_claim("train.tokens", verdict, rest, "similarity")
 
 
 def _cautions(r: TrainResult) -> list[Finding]:

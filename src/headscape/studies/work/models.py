@@ -52,9 +52,14 @@ class Loader:
         return model
 
     def load(self, source: str, dtype: str = "float32", random_init: int | None = None) -> Model:
-        """A model by name or path, in the number type that was asked for or `dtype`."""
+        """A model by name or path, in the number type that was asked for or `dtype`; or that of a training run."""
         from headscape.attention.models import load_model
+        from headscape.hopfield.trained import is_training_run
 
+        if is_training_run(source):
+            from headscape.hopfield.capturing import trained_model
+
+            return trained_model(source, self.device, random_init)
         options = {"device": self.device, "dtype": self.weights or dtype, "online": self.online, "say": self.say}
         return load_model(source, random_init=random_init, **options)  # type: ignore[arg-type]
 

@@ -15,4 +15,6 @@ def on_claim(id: str, judgement: Judgement, rest: str, figure: str | None = None
     >>> on_claim("organize.learnt", Judgement("holds", "rule"), ": by much.").text
     'Training made this structure: by much.'
     """
-    return Finding(claim(id).opening(judgement, **names) + rest, figure, judgement, id)
+    rest = rest.strip()
+    space = "" if rest.startswith((":", ".", ",", ";")) else " "
+    return Finding(claim(id).opening(judgement, **names) + space + rest, figure, judgement, id)

@@ -1,0 +1,86 @@
+"""The curves of chapters 5 and 6, as plain data."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from headscape.intervals import Interval, mean_interval
+from headscape.results import Captions, FigureSpec
+from headscape.studies.work.series import level, line
+
+if TYPE_CHECKING:
+    from headscape.studies.laws.result import LawsResult
+
+__all__ = ["figures"]
+captions = Captions(__name__)
+
+
+def figures(r: LawsResult) -> list[FigureSpec]:
+    """The table, then chapter by chapter."""
+    frame = r.summary()[0][1]
+    return [captions.table("laws", frame), _slerp(r), _entropy(r), _ratio(r), _angles(r), _bound(r), _traces(r)]
+
+
+def _slerp(r: LawsResult) -> FigureSpec:
+    series: list[dict[str, Any]] = []
+    for k, radius in enumerate(r.radii):
+        part = {name: r.arrays[f"slerp/{k}/{name}"] for name in ("t", "measured", "spread", "predicted")}
+        height = part["predicted"][0]
+        own = {
+            "low": (part["measured"] - part["spread"]) / height,
+            "high": (part["measured"] + part["spread"]) / height,
+        }
+        series.append({"name": f"drawn, l = {radius:g}", "x": part["t"], "y": part["measured"] / height, **own})
+    series.append({"name": "1 - cos((1-t) pi/2)", "x": part["t"], "y": part["predicted"] / height, "dash": "dash"})
+    series.append({"name": "straight line", "x": part["t"], "y": 1 - part["t"], "dash": "dot"})
+    return captions.figure("slerp", {"series": series}, draws=r.settings["draws"])
+
+
+def _entropy(r: LawsResult) -> FigureSpec:
+    x = r.arrays["radii"]
+    drawn = [mean_interval(row) for row in r.arrays["entropies"]]
+    law = {"name": "log n - l^2 / 2n, at least 0", "x": x, "y": r.entropy_predicted, "dash": "dash"}
+    return captions.figure("entropy", {"series": [line("drawn", x, drawn), law, level("log n", x, float(np.log(r.n)))]})
+
+
+def _bars(named: dict[str, Interval]) -> dict[str, Any]:
+    return {"names": list(named), "values": [one.value for one in named.values()]} | {
+        end: np.array([getattr(one, end) for one in named.values()]) for end in ("low", "high")
+    }
+
+
+def _ratio(r: LawsResult) -> FigureSpec:
+    named: dict[str, Interval] = {}
+    for k, radius in enumerate(r.radii):
+        named[f"drawn, l = {radius:g}"] = mean_interval(r.arrays[f"ratio/{k}"])
+        for name, power in (("exp(l^2/n)", 2), ("exp(l/n), printed", 1)):
+            value = float(np.exp(radius**power / r.n))
+            named[f"{name}, l = {radius:g}"] = Interval(value, value, value)
+    return captions.figure("ratio", _bars(named))
+
+
+def _angles(r: LawsResult) -> FigureSpec:
+    x = r.arrays["angle/cosines"]
+    names = {"squares": "n Var(x^T C y), by cos(x, y)", "products": "n Cov(x^T C y, x^T C y'), by cos(y, y')"}
+    series = [line(name, x, [mean_interval(row) for row in r.arrays[f"angle/{key}"]]) for key, name in names.items()]
+    return captions.figure(
+        "angles", {"series": [*series, level("1", x, 1.0), {"name": "cosine", "x": x, "y": x, "dash": "dash"}]}
+    )
+
+
+def _bound(r: LawsResult) -> FigureSpec:
+    x = np.geomspace(1e-3, 10, 101)
+    names = ("over ||Wq^T Wk|| |x| |y|", "over that times |cos|, as printed")
+    series = [
+        {"name": n, "x": x, "y": (row[:, None] > x).mean(axis=0)}
+        for n, row in zip(names, r.arrays["bound"], strict=True)
+    ]
+    edge = {"name": "bound", "x": np.ones(2), "y": np.array([0.0, 1.0]), "dash": "dot"}
+    return captions.figure("bound", {"series": [*series, edge]})
+
+
+def _traces(r: LawsResult) -> FigureSpec:
+    named = {name.removeprefix("trace/"): mean_interval(x) for name, x in r.arrays.items() if name.startswith("trace/")}
+    return captions.figure("traces", _bars(named))

@@ -1,0 +1,115 @@
+"""What random vectors and matrices do, beside the formulas."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import numpy as np
+import numpy.typing as npt
+import pandas as pd
+
+from headscape.intervals import Interval, mean_interval
+from headscape.results import FigureSpec, Finding, Result
+from headscape.statistics.softmax import entropy_of_sphere
+
+__all__ = ["LawsResult"]
+
+Array = npt.NDArray[Any]
+
+
+@dataclass(frozen=True, eq=False)
+class LawsResult(Result):
+    """Draws of chapters 5 and 6 by name.
+
+    Of radius k: slerp/k/* (the curves of `Slerp`, and errors (2, pairs)) and ratio/k (draws,). radii and entropies
+    (n_radius, draws), in units of root n. angle/* of `Angles`; bound (2, draws) of `bound_ratios`; trace/* of
+    `aligned_traces`; order/like and order/reversed of `traces_of_spectra`.
+    """
+
+    study: ClassVar[str] = "laws"
+    title: ClassVar[str] = "Laws of random vectors and matrices"
+
+    arrays: Mapping[str, Array]
+    settings: Mapping[str, Any]
+
+    @property
+    def n(self) -> int:
+        """Dimension."""
+        return int(self.settings["n"])
+
+    @property
+    def radii(self) -> list[float]:
+        """Lengths of the vectors."""
+        return [float(radius) for radius in self.settings["radii"]]
+
+    @property
+    def entropy_predicted(self) -> Array:
+        """The formula at the radii of the entropies."""
+        return entropy_of_sphere(self.n, self.arrays["radii"] * np.sqrt(self.n))
+
+    def slope(self, name: str, x: Array) -> Interval:
+        """Least-squares slope of angle/NAME over x (n_cosine,), over draws."""
+        centred = x - x.mean()
+        return mean_interval(centred @ self.arrays[f"angle/{name}"] / (centred @ centred))
+
+    @property
+    def variances(self) -> dict[str, Interval]:
+        """tr(A^T B)^2 over what random bases give, for spectra in like and in reversed order."""
+        energy = float((self.arrays["order/spectrum"] ** 2).sum())
+        return {
+            name: mean_interval(self.arrays[f"order/{name}"] ** 2 * (self.n / energy) ** 2)
+            for name in ("like", "reversed")
+        }
+
+    def to_frame(self) -> pd.DataFrame:
+        """One row per quantity: formula, as printed, and drawn."""
+        n = self.n
+        rows: list[tuple[str, float, float, Interval]] = []
+        for k, radius in enumerate(self.radii):
+            errors = self.arrays[f"slerp/{k}/errors"]
+            rows.append((f"error of the cosine law, l = {radius:g}", 0.0, 0.0, mean_interval(errors[0])))
+            ratio = mean_interval(self.arrays[f"ratio/{k}"])
+            rows.append((f"E p_i / p_j, l = {radius:g}", np.exp(radius**2 / n), np.exp(radius / n), ratio))
+        middle = int(np.argmin(np.abs(self.arrays["radii"] - 1)))
+        entropy = mean_interval(self.arrays["entropies"][middle])
+        rows.append(("entropy of softmax at l = root n", self.entropy_predicted[middle], np.log(n), entropy))
+        rows.append(("n Var(x^T C y), x = y", 1.0, np.nan, mean_interval(self.arrays["angle/squares"][-1])))
+        rows.append(("n Cov(x^T C y, x^T C y'), y = y'", 1.0, np.nan, mean_interval(self.arrays["angle/products"][-1])))
+        beyond = self.arrays["bound"] > 1
+        rows.append(("scores beyond ||Wq^T Wk|| |x| |y|", 0.0, np.nan, mean_interval(beyond[0])))
+        rows.append(("scores beyond that times |cos|", np.nan, 0.0, mean_interval(beyond[1])))
+        theory = {"unrelated": 0.0, "aligned, paired by rank": 1.0, "aligned, paired at random": (8 / (3 * np.pi)) ** 2}
+        for name, value in theory.items():
+            printed = 1.0 if name.startswith("aligned") else 0.0
+            rows.append((f"tr(A^T B) / n^2 s^2, {name}", value, printed, mean_interval(self.arrays[f"trace/{name}"])))
+        spectrum = self.arrays["order/spectrum"] ** 2
+        for name, other in (("like", spectrum), ("reversed", spectrum[::-1])):
+            printed = float(spectrum @ other) / n * (n / spectrum.sum()) ** 2
+            rows.append((f"Var tr(A^T B), spectra in {name} order", 1.0, printed, self.variances[name]))
+        columns = ["quantity", "formula", "as printed"]
+        return pd.DataFrame([dict(zip(columns, row, strict=False)) | row[3].columns("drawn") for row in rows])
+
+    def summary(self) -> list[tuple[str, pd.DataFrame]]:
+        """The table, for readers."""
+        frame = self.to_frame()
+        drawn = [
+            str(Interval(row["drawn"], row["drawn_low"], row["drawn_high"], int(row["drawn_n"])))
+            for _, row in frame.iterrows()
+        ]
+        return [
+            (f"Formulas beside {self.settings['draws']} draws, n = {self.n}", frame.iloc[:, :3].assign(drawn=drawn))
+        ]
+
+    def findings(self) -> list[Finding]:
+        """Each statement that can be drawn, with its control."""
+        from headscape.studies.laws.findings import findings
+
+        return findings(self)
+
+    def figures(self) -> list[FigureSpec]:
+        """The curves of both chapters."""
+        from headscape.studies.laws.figures import figures
+
+        return figures(self)
