@@ -13,11 +13,13 @@ import torch
 
 import headscape as hs
 from headscape.attention.circuits import copying_scores
+from headscape.attention.induction import repeated_sequence_scores
 from headscape.attention.loss import loss
 from headscape.attention.placing import device_map_of, on_disk
 from headscape.attention.sending import named, received
 from headscape.attention.stack import stack_of
 from headscape.attention.weights import check_weights, parts_of, put, read
+from headscape.roles import batch_roles
 from tiny import Letters
 from zoo import make
 
@@ -60,6 +62,8 @@ def test_capture_interventions_and_losses_are_the_same(spread, whole):
     options = {"tokens": 12, "batches": 2, "dtype": "float32", "keep": ("probs", "hidden")}
     one, two = (hs.capture(model, TEXT, **options) for model in (spread, whole))
     assert np.array_equal(one.tensor(1).values, two.tensor(1).values)
+    assert str(batch_roles(one.tensor(1))) == str(batch_roles(two.tensor(1)))
+    assert str(repeated_sequence_scores(spread)) == str(repeated_sequence_scores(whole))
     means = hs.mean_outputs(whole, TEXT, tokens=12, batches=2)
     for how in ("zero", "mean"):
         found = []
