@@ -1,11 +1,15 @@
 """The site has a place for everything that is public."""
 
+import doctest
 import re
+from importlib import import_module
 from pathlib import Path
 
 import headscape as hs
 
 DOCS = Path(__file__).parents[2] / "docs"
+PACKAGES = {"collapse": "headscape.studies.collapse.study", "report": "headscape.report.showing"}
+"""Packages that can be called, and where the function is."""
 
 
 def test_every_public_name_is_in_the_api_reference():
@@ -16,6 +20,16 @@ def test_every_public_name_is_in_the_api_reference():
 def test_every_public_name_says_what_it_is():
     for name in set(hs.__all__) - {"__version__"}:
         assert (getattr(hs, name).__doc__ or "").strip().split("\n")[0].endswith((".", "?", ":", ")")), name
+
+
+def test_every_public_name_has_an_example_that_is_run():
+    """As pytest finds them, in the module where a name is at home."""
+    homes = {name: PACKAGES.get(name) or getattr(hs, name).__module__ for name in set(hs.__all__) - {"__version__"}}
+    found = [test for home in set(homes.values()) for test in doctest.DocTestFinder().find(import_module(home))]
+    run = {test.name: test.examples for test in found}
+    without = [name for name, home in homes.items() if not run.get(f"{home}.{name}")]
+    assert not without
+    assert not [name for name, examples in run.items() if any(doctest.SKIP in one.options for one in examples)]
 
 
 def test_every_page_has_a_place():

@@ -88,6 +88,11 @@ def gaussian(
     InputError
         If there is neither a model nor anything kept that could be measured, the inputs are too short or of different
         lengths, or the model is not that of the capture.
+
+    >>> result = hs.gaussian(run, model=model, batches=2)
+    >>> finding = next(finding for finding in result.findings() if finding.claim == "gaussian.scores")
+    >>> finding.verdict, finding.judgement.why
+    ('cannot tell', '2 of the 8 inputs this takes; capture more, or use more --batches')
     """
     work = Work.of(**how)
     integer("batches", batches, low=1)

@@ -69,6 +69,12 @@ def spectra(
     ------
     InputError
         If a weight is NaN or infinite, or no layer's query and key maps are understood.
+
+    >>> result = hs.spectra(model, rotations=20)
+    >>> result.headline()
+    'It cannot be told whether W_q and W_k are sparser than W_v'
+    >>> list(result.to_frame())[:6]  # one row per head: how W_q and W_k align
+    ['block', 'layer', 'head', 'z', 'p', 'by_chance']
     """
     from headscape.attention.weights import check_weights, parts_of
 

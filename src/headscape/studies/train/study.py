@@ -125,6 +125,14 @@ def train(
         Unknown names, sizes or data that do not fit, a directory made with other settings.
     HeadscapeError
         An arm whose loss is not finite at any rate.
+
+    >>> sizes = {"layers": 1, "heads": 2, "dim": 16, "tokens": 8}
+    >>> short = {"seeds": 1, "rates": [1e-3], "steps": 4, "batch": 2, "evaluations": 1, "sizes": sizes}
+    >>> result = hs.train("gpt", "runs/train", arms=("standard", "hidden"), **short)
+    >>> result.to_frame()[["arm", "seeds"]]  # with score, change, what removing attention costs, ...
+            arm  seeds
+    0  standard      1
+    1    hidden      1
     """
     work = Work.of(**how)
     threads = 1 if work.asked_threads is None else work.asked_threads  # rounding depends on them
