@@ -6,7 +6,6 @@ import errno
 import json
 import os
 import shutil
-import tempfile
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
@@ -365,8 +364,7 @@ def _compared(
         if numbers is None:
             written = load_model(folder, device=model.device, dtype=model.dtype)
         else:  # not through the cache of converted files
-            with tempfile.TemporaryDirectory() as scratch:
-                module, _, _ = read_deci(folder, fields_of(folder), Path(scratch))
+            module, _ = read_deci(folder, fields_of(folder))
             written = wrap_module(module.to(model.device))
         with torch.no_grad():
             with without_heads(model, fitted):
