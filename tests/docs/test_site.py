@@ -3,6 +3,7 @@
 import doctest
 import re
 from importlib import import_module
+from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
 
 import headscape as hs
@@ -41,3 +42,14 @@ def test_every_page_has_a_place():
             lines = [line for line in tree.splitlines() if line and not line.startswith(":")]
             placed |= {(index.parent / line).relative_to(DOCS).as_posix() for line in lines}
     assert pages <= placed
+
+
+def test_the_tables_of_the_pages_are_those_of_the_results():
+    spec = spec_from_file_location("make_tables", DOCS / "make_tables.py")
+    tables = module_from_spec(spec)
+    spec.loader.exec_module(tables)
+    found = [(page, table) for page in DOCS.rglob("*.md") for table in tables.MADE.finditer(page.read_text())]
+    assert len(found) > 50
+    for page, table in found:
+        if table[2] != "coverage":  # it draws for seconds
+            assert table[0] == table[1] + tables.MAKERS[table[2]](table[3].strip()) + table[4], (page.name, table[1])
