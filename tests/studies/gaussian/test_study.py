@@ -52,6 +52,12 @@ def test_spreads_by_depth_are_measured_on_content_and_in_float64_without_skip(ll
     with in_double(model):
         states = by_depth(model, samples, skip=False)
     np.testing.assert_allclose(result.arrays["depth/no skip"][1, 2], token_spread(states[2][1, 1:]), rtol=1e-12)
+    with in_double(model):
+        alone, half = by_depth(model, samples, skip=False), by_depth(model, samples, skip=0.5)
+    # the first layer attends alike; half of its input beside half of what it gives, as large as its input
+    np.testing.assert_allclose(half[1], (half[0] + alone[1]) / 2, rtol=1e-12)
+    np.testing.assert_allclose(result.arrays["depth/skip 1/2"][1, 1], token_spread(half[1][1, 1:]), rtol=1e-12)
+    assert result.arrays["divergence/trained"].shape == (3, 6, 2) and result.arrays["divergence/no skip"].shape[1] == 1
     states = by_depth(model, samples)
     np.testing.assert_allclose(result.arrays["depth/trained"][1, 2], token_spread(states[2][1, 1:]), rtol=1e-6)
     assert result.arrays["floor/no skip"][0] == 256 * 2**-52 and result.arrays["floor/trained"][0] == 256 * 2**-23

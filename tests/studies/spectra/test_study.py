@@ -244,3 +244,23 @@ def test_the_command_on_a_model(tmp_path):
     assert "sparser" in result.output
     kept = hs.open_result(out, "spectra")
     assert len(kept.heads) == 72 and (kept.heads["z"].abs() > 3).sum() > 50
+
+
+def test_histograms_count_singular_values_and_noise_follows_the_law(done):
+    _, _, result = done
+    for kind in ("q", "down"):
+        found = result.histograms(kind)
+        width = found.centres[1] - found.centres[0]
+        assert list(found.layers) == [0, 1, 2] and found.rounding == 0
+        assert found.law.sum() * width == pytest.approx(1, abs=0.05)
+        for layer, density in found.layers.items():
+            (i,) = result.matrices.index[(result.matrices["kind"] == kind) & (result.matrices["layer"] == layer)]
+            row = result.matrices.loc[i]
+            m, n = sorted((row["rows"], row["columns"]))
+            edge = row["variance"] ** 0.5 * (m**0.5 + n**0.5)
+            for centre, height in zip(found.centres, density, strict=True):
+                inside = [abs(s / edge - centre) <= width / 2 for s in result.values[f"matrix/{i:04d}"]]
+                assert height == pytest.approx(np.mean(inside) / width)
+            assert np.abs(np.cumsum(density - found.law) * width).max() < 0.12  # random weights
+    assert result.histograms("q").lower == 0 < result.histograms("down").lower
+    assert {f"histogram-{kind}" for kind in result.kinds} <= {figure.id for figure in result.figures()}

@@ -44,6 +44,8 @@ def figures(r: GaussianResult) -> list[FigureSpec]:
         found.append(_after(r))
     if "depth/trained" in r.arrays:
         found += [_depth(r, 1), _depth(r, 0), _positions(r)]
+    if "divergence/trained" in r.arrays:
+        found.append(_divergence(r))
     if r.has("rank90"):
         found.append(_rank(r))
     if "embedding/norms" in r.arrays:
@@ -213,6 +215,23 @@ def _positions(r: GaussianResult) -> FigureSpec:
         if np.isfinite(share).all() and "alpha" not in name
     ]
     return _lines("positions", series)
+
+
+def _divergence(r: GaussianResult) -> FigureSpec:
+    series: list[dict[str, Any]] = []
+    for name, found in _versions(r, "divergence/").items():
+        if np.isfinite(found).all() and "alpha" not in name:
+            series.append({"name": name, "x": np.arange(len(found)), "y": found[:, 0, 0]})
+            if name == "trained":
+                series.append(
+                    {
+                        "name": "trained, tokens dealt out",
+                        "x": np.arange(len(found)),
+                        "y": found[:, 0, 1],
+                        "dash": "dot",
+                    }
+                )
+    return _lines("divergence", series)
 
 
 def _rank(r: GaussianResult) -> FigureSpec:

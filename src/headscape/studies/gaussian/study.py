@@ -311,7 +311,8 @@ class _Study:
         if "control" in models:
             versions += [("random weights", "control", {}), ("random weights, no skip", "control", {"skip": False})]
         units = {
-            name: (self.unit("depth", models[one], options), tasks[one], options) for name, one, options in versions
+            name: (self.unit("depth-divergence", models[one], options), tasks[one], options)
+            for name, one, options in versions
         }
         run_units(measure_version, units, work, work.stage("versions by depth", len(units)))
         found = {name: read_arrays(unit[0])[0] for name, unit in units.items()}

@@ -26,7 +26,7 @@ def figures(r: SpectraResult) -> list[FigureSpec]:
     evenness = _by_layer("evenness", r)
     energy = _by_layer("energy", r)
     found = [_table(r), _grid(r), _alignment(r), _against_noise(r), evenness, energy]
-    return [*found, _outside(r), _symmetric(r), _scores(r)]
+    return [*found, *(_histogram(r, kind) for kind in r.kinds), _outside(r), _symmetric(r), _scores(r)]
 
 
 def _table(r: SpectraResult) -> FigureSpec:
@@ -90,6 +90,19 @@ def _against_noise(r: SpectraResult) -> FigureSpec:
             else ""
         ),
     )
+
+
+def _histogram(r: SpectraResult, kind: str) -> FigureSpec:
+    found = r.histograms(kind)
+    x = found.centres
+    series: list[dict[str, Any]] = [{"name": f"layer {n}", "x": x, "y": y} for n, y in found.layers.items()]
+    series.append({"name": "noise (Marchenko-Pastur)", "x": x, "y": found.law, "dash": "dash"})
+    top = np.array([0.0, max(float(line["y"].max()) for line in series)])
+    places = {"edges of noise": 1.0} | ({"lower edge": found.lower} if found.lower > 0 else {})
+    places |= {"edge of rounding": found.rounding} if found.rounding > 0 else {}
+    series += [{"name": name, "x": np.full(2, at), "y": top, "dash": "dot"} for name, at in places.items()]
+    beyond = max(1 - float(y.sum()) * float(x[1] - x[0]) for y in found.layers.values())
+    return captions.figure("histogram", {"series": series}, kind=kind, name=KIND_NAMES[kind], beyond=max(beyond, 0.0))
 
 
 def _by_layer(column: str, r: SpectraResult) -> FigureSpec:
