@@ -87,7 +87,10 @@ def _chain(r: GaussianResult, claim: str) -> FigureSpec:
     before = f"{own}_from_{'entropy' if own == 'mixing' else 'variance'}"
     if before in frame:
         groups["from the link before"] = before
-    return captions.figure("chain", _points(frame, own, groups), link=claim.removeprefix("chain_"), words=words)
+    scale = {"log_x": True, "log_y": True} if own in ("row_variance", "row_ratio") else {}
+    return captions.figure(
+        "chain", _points(frame, own, groups), link=claim.removeprefix("chain_"), words=words, **scale
+    )
 
 
 def _predicted(r: GaussianResult, what: str) -> FigureSpec:

@@ -119,7 +119,7 @@ def _shrunk(shrinkage: npt.ArrayLike) -> str:
 
 LINKS = {
     "chain_variance": ("row_variance", "row_variance_predicted", "the variance of a row's scores"),
-    "chain_ratio": ("row_ratio", "row_ratio_predicted", "the ratio of two probabilities"),
+    "chain_ratio": ("row_ratio", "row_ratio_predicted", "the size of log(p_i / p_j) for two keys"),
     "chain_entropy": ("row_entropy", "row_entropy_predicted", "the entropy of a row, over log n"),
     "chain_mixing": ("mixing", "mixing_predicted", "what outputs differ by, over what values differ by"),
 }

@@ -98,11 +98,11 @@ def _histogram(r: SpectraResult, kind: str) -> FigureSpec:
     series: list[dict[str, Any]] = [{"name": f"layer {n}", "x": x, "y": y} for n, y in found.layers.items()]
     series.append({"name": "noise (Marchenko-Pastur)", "x": x, "y": found.law, "dash": "dash"})
     top = np.array([0.0, max(float(line["y"].max()) for line in series)])
-    places = {"edges of noise": 1.0} | ({"lower edge": found.lower} if found.lower > 0 else {})
+    places = {"upper edge of noise": 1.0} | ({"lower edge of noise": found.lower} if found.lower > 0 else {})
     places |= {"edge of rounding": found.rounding} if found.rounding > 0 else {}
     series += [{"name": name, "x": np.full(2, at), "y": top, "dash": "dot"} for name, at in places.items()]
     beyond = max(1 - float(y.sum()) * float(x[1] - x[0]) for y in found.layers.values())
-    return captions.figure("histogram", {"series": series}, kind=kind, name=KIND_NAMES[kind], beyond=max(beyond, 0.0))
+    return captions.figure("histogram", {"series": series}, matrix=kind, name=KIND_NAMES[kind], beyond=max(beyond, 0.0))
 
 
 def _by_layer(column: str, r: SpectraResult) -> FigureSpec:
