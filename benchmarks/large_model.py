@@ -4,7 +4,8 @@ A Llama of random weights is written to a folder; then processes of their own lo
 disk under a limit on what it allocates itself (it is ended at once when it takes more; pages of a mapped file are the
 system's to give back), one in whole without a limit. Memory is the peak above the bare imports.
 
-    python benchmarks/large_model.py --gigabytes 4 --limit 2
+    python benchmarks/large_model.py --gigabytes 4 --limit 2 --whole
+    python benchmarks/large_model.py --model FILE.gguf          # or a folder: what loading takes; GGUF is converted anew
 """
 
 from __future__ import annotations
@@ -71,7 +72,7 @@ def in_memory() -> tuple[int, int]:
     return found["RssAnon"], found["VmRSS"]
 
 
-def child(folder: Path, limit: float | None, device: str, tokens: int) -> None:
+def child(source: Path, limit: float | None, device: str, dtype: str, tokens: int) -> None:
     """Load, run a plain pass and capture in this process; print figures as JSON."""
     import torch
     import transformers.models.llama.modeling_llama  # noqa: F401
@@ -97,8 +98,8 @@ def child(folder: Path, limit: float | None, device: str, tokens: int) -> None:
     watcher = threading.Thread(target=watch, daemon=True)
     watcher.start()
     start = time.perf_counter()
-    model = load_model(folder, device=device)
-    loaded, at_load = time.perf_counter() - start, peak
+    model = load_model(source, device=device, dtype=dtype)
+    loaded, at_load, mapped_at_load = time.perf_counter() - start, peak, mapped
     ids = torch.arange(10, 10 + tokens)[None]
     with torch.no_grad():
         start = time.perf_counter()
@@ -111,18 +112,20 @@ def child(folder: Path, limit: float | None, device: str, tokens: int) -> None:
         checksum = float(taken.tensor(0).values[:, :, -1].sum())
     done.set()
     watcher.join()
-    kept = sum(file.stat().st_size for file in folder.glob("*.safetensors"))
+    kept = sum(weights.numel() * weights.element_size() for weights in model.module.parameters())
     figures = {"weights": kept, "peak loading": at_load - bare, "peak": peak - bare, "loading": loaded, "plain": plain}
-    figures["with mapped files"] = mapped - bare_mapped
+    figures |= {"loading with mapped files": mapped_at_load - bare_mapped, "with mapped files": mapped - bare_mapped}
     print(
         json.dumps(figures | {"capture": captured, "checksum": checksum, "device": device, "version": hs.__version__})
     )
 
 
-def measure(folder: Path, limit: float | None, device: str, tokens: int) -> dict[str, float]:
-    """The figures of a process of its own."""
-    call = [sys.executable, __file__, "--child", str(folder), "--device", device, "--tokens", str(tokens)]
-    done = subprocess.run(call + ([] if limit is None else ["--limit", str(limit)]), capture_output=True, text=True)
+def measure(source: Path, limit: float | None, device: str, dtype: str, tokens: int) -> dict[str, float]:
+    """The figures of a process of its own, with a cache of its own: a GGUF file is converted there."""
+    call = [sys.executable, __file__, "--child", str(source), "--device", device, "--dtype", dtype]
+    call += ["--tokens", str(tokens)] + ([] if limit is None else ["--limit", str(limit)])
+    with tempfile.TemporaryDirectory() as cache:
+        done = subprocess.run(call, capture_output=True, text=True, env=os.environ | {"HEADSCAPE_CACHE": cache})
     if done.returncode:
         raise SystemExit(done.stderr[-2000:])
     figures: dict[str, float] = json.loads(done.stdout.splitlines()[-1])
@@ -135,30 +138,37 @@ def main() -> None:
     parser.add_argument("--limit", type=float, default=None, help="gigabytes that the process may allocate")
     parser.add_argument("--tokens", type=int, default=32)
     parser.add_argument("--device", default="disk")
+    parser.add_argument("--dtype", default="float32", help="number type of the weights in memory")
+    parser.add_argument("--model", type=Path, help="load this folder or .gguf file whole, instead of a Llama made here")
     parser.add_argument("--child", type=Path)
     parser.add_argument("--whole", action="store_true", help="also load it whole, without a limit")
     parser.add_argument("--json", action="store_true")
     options = parser.parse_args()
     if options.child:
-        child(options.child, options.limit, options.device, options.tokens)
+        child(options.child, options.limit, options.device, options.dtype, options.tokens)
         return
+    found = (
+        [] if options.model is None else [measure(options.model, options.limit, "cpu", options.dtype, options.tokens)]
+    )
     with tempfile.TemporaryDirectory() as place:
         folder = Path(place) / "llama"
-        write_llama(folder, options.gigabytes)
-        found = [measure(folder, options.limit, "disk", options.tokens)]
-        if options.whole:
-            found.append(measure(folder, None, "cpu", options.tokens))
+        if not found:
+            write_llama(folder, options.gigabytes)
+            found = [measure(folder, options.limit, "disk", options.dtype, options.tokens)]
+            if options.whole:
+                found.append(measure(folder, None, "cpu", options.dtype, options.tokens))
     if options.json:
         print(json.dumps(found))
         return
     for row in found:
+        loading, mapped = (row[name] / row["weights"] for name in ("peak loading", "loading with mapped files"))
         print(
-            f"layers on {row['device']}: weights {row['weights'] / 1e9:.2f} GB, peak while loading {row['peak loading'] / row['weights']:.2f} of "
-            f"that, in all {row['peak'] / 1e9:.2f} GB allocated, {row['with mapped files'] / 1e9:.2f} GB with mapped "
-            f"files; a capture takes {row['capture'] / row['plain']:.1f} "
-            f"plain passes of {row['plain']:.1f} s"
+            f"layers on {row['device']}: weights {row['weights'] / 1e9:.2f} GB, peak while loading {loading:.2f} of that "
+            f"({mapped:.2f} with mapped files), in all {row['peak'] / 1e9:.2f} GB allocated, "
+            f"{row['with mapped files'] / 1e9:.2f} GB with mapped files; a capture takes "
+            f"{row['capture'] / row['plain']:.1f} plain passes of {row['plain']:.1f} s"
         )
-    if options.whole:
+    if len(found) == 2:
         print("the same attention" if found[0]["checksum"] == found[1]["checksum"] else "OTHER ATTENTION")
 
 

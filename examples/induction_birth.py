@@ -1,7 +1,7 @@
 """Watch induction heads form: train a small GPT on sequences that repeat, and follow its heads.
 
-Two layers of four heads learn to copy within a few minutes on one core. The series goes to runs/induction, its page to
-runs/induction/series.html: `python examples/induction_birth.py`.
+Two layers of four heads learn to copy within a few minutes on one core. `python examples/induction_birth.py` writes the series
+to runs/induction; `headscape series runs/induction --open` makes its page and shows it.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ def main() -> None:
     """Train, follow, and say what was found."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--out", type=Path, default=Path("runs/induction"))
-    parser.add_argument("--steps", type=int, default=3000)
+    parser.add_argument("--steps", type=int, default=2000)
     parser.add_argument("--every", type=int, default=100)
     options = parser.parse_args()
     tracker = train(options.out, options.steps, options.every)

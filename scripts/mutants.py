@@ -34,7 +34,7 @@ PAD = 64
 """Blanks after every source. So a mutant has the size and date of its source, and numba keeps its other functions."""
 FAILING = 3
 """Tests of a room that may fail without a mutant; they are left out and named."""
-KERNEL = re.compile(r"@(\w*kernel|compiled)\b")
+KERNEL = re.compile(r"@(\w*kernel|compiled\w*)\b")
 SWAPS = """Lt < <= >=, LtE <= < >, Gt > >= <=, GtE >= > <, Eq == !=, NotEq != ==, Is is is_not, IsNot is_not is, In in not_in,
 NotIn not_in in, Add + -, Sub - +, Mult * /, Div / *, FloorDiv // *, Pow ** *, Mod % *, And and or, Or or and"""
 OPERATORS = {name: [w.replace("_", " ") for w in words] for name, *words in map(str.split, SWAPS.split(","))}

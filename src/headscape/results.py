@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import tomllib
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields
 from functools import cached_property
 from importlib.resources import files
@@ -18,7 +18,7 @@ from headscape.papers import claims
 from headscape.records import as_records, load_record, save_record, write_table
 from headscape.verdicts import Judgement, Verdict
 
-__all__ = ["Captions", "FigureKind", "FigureSpec", "Finding", "Result"]
+__all__ = ["Captions", "FigureKind", "FigureSpec", "Finding", "Result", "few"]
 
 LINE = 160  # characters of a headline
 FigureKind = Literal[
@@ -129,6 +129,15 @@ def _cell(value: Any) -> str:
     return f"{value:.4g}" if isinstance(value, float) else str(value)
 
 
+def few(names: Sequence[str], n: int = 3) -> str:
+    """The first names of a list.
+
+    >>> few(["1.0", "2.3"]), few(["1.0", "2.3", "0.1", "4.2"])
+    ('1.0, 2.3', '1.0, 2.3, 0.1, …')
+    """
+    return ", ".join(names[:n]) + (", …" if len(names) > n else "")
+
+
 class Result(ABC):
     """Base of what a study returns: it saves itself as plain files, and shows itself by tables, findings and figures.
 
@@ -170,7 +179,7 @@ class Result(ABC):
         """What was found, in one line: by default how its first finding with a verdict opens, or else its first."""
         findings = sorted(self.findings(), key=lambda finding: finding.judgement is None)
         found = findings[0].text if findings else "nothing that could be told"
-        opening = found.split(": ")[0].split(". ")[0].rstrip(".")
+        opening = found.split(": ")[0].split("; ")[0].split(". ")[0].rstrip(".")
         return opening if len(opening) <= LINE else opening[: LINE - 1] + "…"
 
     def to_json(self) -> dict[str, Any]:

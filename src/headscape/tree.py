@@ -112,24 +112,16 @@ class PartitionTree:
             raise InputError(f"{found}; give whole numbers (n_levels, n_leaves)")
         if labels.shape[1] == 0:
             raise InputError("a partition tree needs at least one leaf, none were given")
-        for level in range(1, len(labels)):
-            finer = np.unique(labels[level])
-            pairs = np.unique(labels[level - 1 : level + 1], axis=1)
-            if pairs.shape[1] != len(finer):
-                split = np.unique(pairs[1], return_counts=True)
-                folder = f"folder {split[0][split[1] > 1][0]} of level {level}"
-                raise InputError(
-                    f"level {level} does not refine level {level - 1}: {folder} lies in two of its folders"
-                )
         if order is None:
             order = np.lexsort((np.arange(labels.shape[1]), *labels[::-1]))
         order = _as_permutation(order, "leaf order", labels.shape[1])
         along = labels[:, order]
         cuts = np.ones(labels.shape, dtype=bool)
         cuts[:, 1:] = along[:, 1:] != along[:, :-1]
-        for level, row in enumerate(labels):
-            if cuts[level].sum() != len(np.unique(row)):
-                raise InputError(f"a folder of level {level} is not contiguous in the leaf order given")
+        whole = np.array([cut.sum() == len(np.unique(row)) for cut, row in zip(cuts, labels, strict=True)], dtype=bool)
+        if not (whole.all() and (cuts[:-1] <= cuts[1:]).all()):
+            _check_refined(labels)
+            raise InputError(f"a folder of level {np.argmin(whole)} is not contiguous in the leaf order given")
         return cls(cuts, order)
 
     @classmethod
@@ -378,6 +370,16 @@ class PartitionTree:
 def _read_only(array: IntArray) -> IntArray:
     array.flags.writeable = False
     return array
+
+
+def _check_refined(labels: npt.NDArray[Any]) -> None:
+    """Refuse labels of which a level does not refine the one above it."""
+    for level in range(1, len(labels)):
+        pairs = np.unique(labels[level - 1 : level + 1], axis=1)
+        folders, parents = np.unique(pairs[1], return_counts=True)
+        if (parents > 1).any():
+            folder = f"folder {folders[parents > 1][0]} of level {level}"
+            raise InputError(f"level {level} does not refine level {level - 1}: {folder} lies in two of its folders")
 
 
 def _as_permutation(values: npt.ArrayLike, what: str, n: int | None = None) -> IntArray:

@@ -29,7 +29,12 @@ def test_a_folder_of_runs_becomes_tables_and_a_page_with_a_slider(runs):
     assert "by step" in done.stdout and "heads end without one" in done.stdout
     assert closing(done.stdout)[1] == str(runs / "runs" / "series.html")
     page = (runs / "runs" / "series.html").read_text()
-    assert '"sliders"' in page and "step 20" in page and "This picture is missing" not in page
+    assert (
+        "3 checkpoints, from step 0 to 20" in page
+        and '"sliders"' in page
+        and "step 20" in page
+        and "This picture is missing" not in page
+    )
     found = json.loads(headscape("series", runs / "runs", "--json", "--quiet", cwd=runs).stdout)
     assert {"findings", "births", "steps", "heads", "history"} == set(found)
     assert [row["step"] for row in found["steps"]] == [0, 10, 20]

@@ -52,7 +52,13 @@ def test_a_command_ends_with_what_was_found_where_to_look_and_what_next(tmp_path
 
 
 @pytest.mark.parametrize(
-    ("text", "line"), [("A is so: because. More.", "A is so"), ("Plain. More", "Plain"), ("x" * 300, "x" * 159 + "…")]
+    ("text", "line"),
+    [
+        ("A is so: because. More.", "A is so"),
+        ("B; they were C.", "B"),
+        ("Plain. More", "Plain"),
+        ("x" * 300, "x" * 159 + "…"),
+    ],
 )
 def test_a_headline_is_how_the_first_finding_opens(text, line):
     class Said(hs.Result):

@@ -1,21 +1,25 @@
 """GGUF files of architecture deci: opened again by headscape, and run by an unmodified llama.cpp."""
 
 import json
+import tracemalloc
 
 import gguf
 import numpy as np
 import pytest
 import torch
+import transformers
 
 import headscape as hs
 from exported import model_of, relative
 from headscape.attention.convert import fields_of
-from headscape.attention.loading import open_gguf
+from headscape.attention.deci import read_deci
+from headscape.attention.loading import gguf_weights, open_gguf
 from headscape.attention.samples import samples_of
 from headscape.pruning.compensation import fit_compensation, moments_on, without_heads
 from headscape.pruning.export import export_pruned
 from headscape.pruning.llamacpp import origin_of
 from prunable import JUDGE, reader
+from tiny import Letters
 
 GROUPS = [(0, h) for h in (3, 4, 5)] + [(1, h) for h in range(3)]
 
@@ -49,6 +53,38 @@ def test_every_layer_says_its_own_heads_and_the_file_opens_again(tmp_path):
     with pytest.raises(hs.InputError, match="exists and is a file of something else"):
         export_pruned(model, GROUPS, report.path)
     assert report.path.read_bytes() == before and sorted(p.name for p in tmp_path.iterdir()) == ["cache", "small.gguf"]
+
+
+def test_a_file_is_read_one_tensor_at_a_time(tmp_path):
+    """By numpy's own count: weights of many tensors, and never more than a few of them in memory."""
+    sizes = {
+        "hidden_size": 256,
+        "intermediate_size": 256,
+        "num_attention_heads": 4,
+        "vocab_size": 64,
+        "num_hidden_layers": 8,
+    }
+    network = transformers.LlamaForCausalLM(transformers.LlamaConfig(**sizes, tie_word_embeddings=True))
+    export_pruned(hs.wrap_module(network, tokenizer=Letters()), [], tmp_path / "deci.gguf")
+    plain = gguf.GGUFWriter(tmp_path / "llama.gguf", "llama")
+    for tensor in open_gguf(tmp_path / "deci.gguf").tensors:
+        plain.add_tensor(tensor.name, np.asarray(tensor.data), raw_dtype=tensor.tensor_type)
+    plain.write_header_to_file()
+    plain.write_kv_data_to_file()
+    plain.write_tensors_to_file()
+    plain.close()
+    readers = {
+        "deci": lambda file: read_deci(file, fields_of(file), tmp_path),
+        "llama": lambda file: {name for name, _ in gguf_weights(open_gguf(file), network)},
+    }
+    for name, read in readers.items():
+        read(tmp_path / f"{name}.gguf")  # what is imported and compiled once is not counted
+        tracemalloc.start()
+        found = read(tmp_path / f"{name}.gguf")
+        peak = tracemalloc.get_traced_memory()[1]
+        tracemalloc.stop()
+        assert peak < 0.5 * sum(p.nbytes for p in network.parameters()), name
+    assert found == {name for name, _ in network.named_parameters()}
 
 
 @pytest.mark.parametrize(("numbers", "close"), [("q8_0", 0.05), ("q4_1", 0.6)])

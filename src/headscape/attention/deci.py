@@ -71,14 +71,17 @@ def read_deci(file: Path, said: Mapping[str, Any], scratch: Path) -> tuple[Any, 
             name = f"model.layers.{i}.self_attn"
             plans.append(LayerPlan(name, f"{name}.o_proj", size * n_kv, kept, tuple(j // size for j in kept), bias))
             cut_layer(module, plans[-1])
-    state: dict[str, npt.NDArray[np.float32]] = {}
-    for name, tensor in tensors.items():
+    places = module.state_dict()
+    missing = set(places) - {"lm_head.weight"}
+    for name, tensor in tensors.items():  # each is put in its place before the next is read
         array = gguf.quants.dequantize(tensor.data, tensor.tensor_type).astype(np.float32)
-        state |= _ours(name, array, heads, groups)
-    missing, unexpected = module.load_state_dict({k: torch.from_numpy(v) for k, v in state.items()}, strict=False)
-    missing = [name for name in missing if name != "lm_head.weight"]
-    if missing or unexpected:
-        raise InputError(f"{file.name} is not a Llama with layers of its own: {[*missing, *unexpected][0]}")
+        for ours, weights in _ours(name, array, heads, groups).items():
+            if ours not in places or places[ours].shape != weights.shape:
+                raise InputError(f"{file.name} is not a Llama with layers of its own: {ours}")
+            places[ours].copy_(torch.from_numpy(weights))
+            missing.discard(ours)
+    if missing:
+        raise InputError(f"{file.name} is not a Llama with layers of its own: {min(missing)}")
     return module.eval(), _tokenizer(file, scratch), tuple(plans)
 
 

@@ -19,6 +19,7 @@ from headscape.cli.shared import (
     open_page,
     print_json,
     print_table,
+    progress_bar,
     sayer,
 )
 from headscape.errors import InputError
@@ -130,8 +131,11 @@ def _report(path: Path, figures: Path | None, form: str, quiet: bool) -> Path:
     from headscape.studies import load_results
 
     opened = Run.open(path)
-    results = load_results(opened)
-    page = write_report(opened, results)
+    with progress_bar("writing the page", quiet) as bar:
+        bar(0, 1)
+        results = load_results(opened)
+        page = write_report(opened, results)
+        bar(1, 1)
     if figures is not None:
         written = write_figures(opened, results, figures, format=form)  # type: ignore[arg-type]
         sayer(quiet)(f"{len(written)} files in {figures}")

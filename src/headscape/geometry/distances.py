@@ -8,6 +8,8 @@ import numpy as np
 import numpy.typing as npt
 from scipy.stats import rankdata
 
+from headscape.compiled import compiled_in_order
+
 __all__ = ["THICK", "dip", "mantel", "mantel_permuted", "pairs_of", "ring_dips"]
 
 FloatArray = npt.NDArray[np.float64]
@@ -63,22 +65,28 @@ def dip(values: npt.ArrayLike, cells: int = CELLS) -> float:
         return 0.0
     F = np.searchsorted(x, np.linspace(x[0], x[-1], cells + 1), side="right") / len(x)
     F = np.concatenate([[0.0], F])  # the distribution begins before its smallest value
-    below = [abs(F[: m + 1] - _hull(F[: m + 1])).max() for m in range(len(F))]
-    above = [abs(F[m:] + _hull(-F[m:])).max() for m in range(len(F))]
+    below, above = _above_hull(F), _above_hull(-F[::-1])[::-1]
     return float(np.min(np.maximum(below, above)) / 2)
 
 
-def _hull(y: FloatArray) -> FloatArray:
-    """The greatest convex function below y on its grid."""
-    kept = [0]
-    for i in range(1, len(y)):
-        while len(kept) > 1:
-            a, b = kept[-2:]
-            if (y[b] - y[a]) * (i - b) < (y[i] - y[b]) * (b - a):
-                break
-            kept.pop()
-        kept.append(i)
-    return np.interp(np.arange(len(y)), kept, y[kept])
+@compiled_in_order
+def _above_hull(y: FloatArray) -> FloatArray:
+    """How far y[: m + 1] rises above the greatest convex function below it on its grid, for every m."""
+    found = np.zeros(len(y))
+    kept = np.zeros(len(y), dtype=np.int64)
+    n = 0
+    for m in range(len(y)):  # the corners of the hull up to m are some of those up to m - 1, and m
+        while n > 1 and (y[kept[n - 1]] - y[kept[n - 2]]) * (m - kept[n - 1]) >= (y[m] - y[kept[n - 1]]) * (
+            kept[n - 1] - kept[n - 2]
+        ):
+            n -= 1
+        kept[n] = m
+        n += 1
+        for k in range(n - 1):
+            a, b = kept[k], kept[k + 1]
+            for i in range(a + 1, b):
+                found[m] = max(found[m], y[i] - y[a] - (y[b] - y[a]) * (i - a) / (b - a))
+    return found
 
 
 def ring_dips(n: int, draws: int, random_state: int) -> FloatArray:

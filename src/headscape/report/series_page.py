@@ -18,8 +18,8 @@ def write_series_page(result: SeriesResult, name: str, out: Path) -> Path:
     """Write a series as a page of its own and return where it is; it appears whole or not at all."""
     n_layers = result.heads["layer"].nunique()
     facts = [
-        ("Checkpoints", f"{len(result.steps)}, from step {result.steps[0]} to {result.steps[-1]}"),
-        ("Heads", f"{len(result.heads)} in {n_layers} layers"),
+        ("Checkpoints", f"{len(result.steps)} checkpoints, from step {result.steps[0]} to {result.steps[-1]}"),
+        ("Heads", f"{len(result.heads)} heads in {n_layers} layers"),
         ("Inputs", f"{result.scores.shape[2]}, the same for every checkpoint"),
     ]
     return Page(name, facts, gather([result]), {"settings": dict(result.settings)}).write(out)

@@ -1,3 +1,5 @@
+import itertools
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -43,3 +45,9 @@ def test_a_planted_tail_is_found_in_every_batch():
 def test_one_batch_has_no_stability():
     found = stability(np.arange(10.0)[None], "one")
     assert np.isnan(found.w) and np.isnan(found.jaccard_bottom.value)
+
+
+def test_chance_is_the_mean_overlap_of_all_pairs_of_sets():
+    sets = [set(chosen) for chosen in itertools.combinations(range(7), 3)]
+    overlaps = [len(a & b) / len(a | b) for a, b in itertools.product(sets, sets)]
+    assert stability(np.zeros((2, 7)), "any", share=3 / 7).chance == pytest.approx(np.mean(overlaps))

@@ -1,4 +1,5 @@
 from dataclasses import replace
+from typing import ClassVar
 
 import numpy as np
 import pandas as pd
@@ -237,3 +238,23 @@ def test_a_damaged_result_is_said_and_not_raised(run, tmp_path):
     assert "not finished" in load_results(hs.Run.open(copy))[0][1]
     shutil.rmtree(copy / "organize")
     assert "not run yet" in load_results(hs.Run.open(copy))[0][1]
+
+
+def test_every_stage_counts_from_nothing_to_its_total_and_none_is_done_too_early():
+    """Comparing batches and naming roles takes as long as organizing: a bar that is full must not stand for it."""
+
+    class Bars:
+        stages: ClassVar[list[tuple[str, list[tuple[int, int]]]]] = []
+
+        def stage(self, name):
+            self.stages.append((name, []))
+
+        def __call__(self, done, total):
+            self.stages[-1][1].append((done, total))
+
+    maps = np.random.default_rng(0).dirichlet(np.ones(6), (2, 2, 6)).astype(np.float32)
+    organize(hs.from_attentions(list(maps)), model=None, progress=Bars())
+    assert [name for name, _ in Bars.stages] == ["organizing", "roles and stability"]
+    for _, steps in Bars.stages:
+        total = steps[0][1]
+        assert steps == [(done, total) for done in range(total + 1)]

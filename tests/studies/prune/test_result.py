@@ -32,6 +32,8 @@ def test_json_has_the_choice_the_heads_and_the_tables(result):
     assert {"criterion", "compensation", "heads", "findings", "abilities", "evidence", "costs", "recipe"} == set(found)
     assert [row["ability"] for row in found["abilities"]] == ["text", "copy.random", "copy.text"]
     assert found["heads"] == [str(head) for head in result.proposal] and found["recipe"]["heads"]
+    first = result.proposal[0]
+    assert f" ({first.layer}.{first.head}" in result.headline() and result.headline().endswith(")")
     assert found["evidence"][0]["removed by"] == "proposal"
     assert "% [" in found["evidence"][1]["costs more than the proposal by"]
     assert {row["n"] for row in found["evidence"] + found["costs"]} == {4}

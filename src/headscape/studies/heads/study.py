@@ -94,7 +94,8 @@ def _named(source: Any, role: str, block: str | None) -> pd.DataFrame:
     table = table[table["role"] == role] if len(table) else table
     if not len(table):
         raise InputError(
-            f"nothing here can show the role {role!r}: it needs probabilities, and tokens that repeat or look ahead"
+            f"nothing here can show the role {role!r}: it needs probabilities, and tokens that repeat (induction, "
+            "duplicate) or can be looked ahead at (next); give such an input, or ask for another role, such as 'first'"
         )
     found = heads.iloc[table["number"]][["block", "layer", "head"]].reset_index(drop=True)
     for name in ("score", "chance", "share"):

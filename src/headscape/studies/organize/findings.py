@@ -60,7 +60,7 @@ def _scores(r: OrganizeResult) -> list[Finding]:
     most = {name: f"{row['layer']}.{row['head']}" for name, row in places.items()}
     text = f"""
         What a query looks for: of the variance of a row's scores, distance alone makes {medians["distance"]} in the
-        median head (most in {most["distance"]}), the key whoever asks {medians["key"]} ({most["key"]}), and the rest,
+        median head (most in {most["distance"]}), the key alone, whatever the query, {medians["key"]} ({most["key"]}), and the rest,
         {medians["pair"]}, takes the pair of tokens ({most["pair"]}).
     """
     found = [Finding(text, "head-grid")]

@@ -13,7 +13,7 @@ import pandas as pd
 
 from headscape.geometry.diffusion import diffusion_map
 from headscape.intervals import Interval, mean_interval
-from headscape.results import FigureSpec, Finding, Result
+from headscape.results import FigureSpec, Finding, Result, few
 from headscape.roles import BLOCK_ROLES, ROLES, role_name
 from headscape.studies.organize.clusters import FolderRole, name_folders
 from headscape.studies.organize.stability import Stability, stability
@@ -30,15 +30,6 @@ MEANINGS = {
 }
 DECAY_RANKS = np.unique(np.geomspace(1, 400, 40).astype(int)) - 1  # of the largest coefficients, kept for the report
 Array = npt.NDArray[Any]
-
-
-def few(names: Sequence[str], n: int = 3) -> str:
-    """The first names of a list.
-
-    >>> few(["1.0", "2.3"]), few(["1.0", "2.3", "0.1", "4.2"])
-    ('1.0, 2.3', '1.0, 2.3, 0.1, …')
-    """
-    return ", ".join(names[:n]) + (", …" if len(names) > n else "")
 
 
 def _ratio(energy: Array, null: Array) -> Array:
@@ -127,8 +118,7 @@ class OrganizeResult(Result):
         return self._stability(self.null_entropies)
 
     def _stability(self, entropies: Array) -> dict[str, Stability]:
-        seed = int(self.settings["seed"])
-        return {name: stability(entropies[:, ENTROPIES.index(name)], name, seed) for name in MEANINGS}
+        return {name: stability(entropies[:, ENTROPIES.index(name)], name) for name in MEANINGS}
 
     @cached_property
     def folder_roles(self) -> list[FolderRole]:

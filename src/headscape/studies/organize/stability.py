@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
-from scipy.stats import chi2, rankdata
+from scipy.stats import chi2, hypergeom, rankdata
 
 from headscape.intervals import Interval, jackknife
 
@@ -106,7 +106,7 @@ def mean_of_pairs(matrix: FloatArray) -> Interval:
     return jackknife(mean, len(matrix))
 
 
-def stability(values: npt.ArrayLike, measure: str, random_state: int = 0, share: float = 0.1) -> Stability:
+def stability(values: npt.ArrayLike, measure: str, share: float = 0.1) -> Stability:
     """Measure stability of values (n_batch, n_head): counts, Jaccard overlap and Kendall's W.
 
     >>> stable = stability(np.tile(np.arange(20.0), (5, 1)), "l1_all")
@@ -117,9 +117,8 @@ def stability(values: npt.ArrayLike, measure: str, random_state: int = 0, share:
     n_batches, n_heads = x.shape
     n = max(1, round(share * n_heads))
     low, high = _sets(x, n, False), _sets(x, n, True)
-    rng = np.random.default_rng(random_state)
-    random = [np.isin(rng.permutation(n_heads)[:n], rng.permutation(n_heads)[:n]).sum() for _ in range(2000)]
-    chance = float(np.mean([k / (2 * n - k) for k in random]))
+    common = np.arange(n + 1)  # how many heads two random sets have in common
+    chance = float(hypergeom.pmf(common, n_heads, n, n) @ (common / (2 * n - common)))
     w, p = kendall_w(x)
     return Stability(
         measure,

@@ -115,9 +115,12 @@ def organize(
         if error > 0:
             facts["sketch_error"] = error
             work.say(f"distances between heads are sketched: 95 % of them within {error:.1%}")
+        steps = work.stage("roles and stability", 2)
         columns = asked(own, captured, chosen, random_state, folder, work)
+        steps.one()
         result = summarize(captured, facts, settings, batches, controls, columns)
         folder.save(result)
+        steps.one()
     return result
 
 

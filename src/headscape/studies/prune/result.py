@@ -18,7 +18,7 @@ from headscape.errors import InputError
 from headscape.intervals import Interval, jackknife
 from headscape.pruning.compensation import Fitted
 from headscape.pruning.judges import cost_unit
-from headscape.results import FigureSpec, Finding, Result
+from headscape.results import FigureSpec, Finding, Result, few
 from headscape.runs import without_places
 from headscape.studies.prune.judging import Curve
 from headscape.tensor import HeadId
@@ -241,6 +241,11 @@ class PruneResult(Result):
             if name != "leave_one_out":
                 found[name] = jackknife(with_loss, rises.shape[1])
         return found
+
+    def headline(self) -> str:
+        """What the proposal costs, and the heads it removes by name."""
+        names = few([f"{head.layer}.{head.head}" for head in self.proposal])
+        return super().headline() + (f" ({names})" if names else "")
 
     def findings(self) -> list[Finding]:
         """The proposal first, then what it is compared with."""

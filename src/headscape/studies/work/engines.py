@@ -1,4 +1,4 @@
-"""Engines: who works off the units of a study. Processes of this machine, or the workers of a Dask cluster."""
+"""Engines: what runs the units of a study. Processes of this machine, or the workers of a Dask cluster."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class Failure:
 
 
 def attempt(function: Function, arguments: Sequence[Any]) -> Failure | None:
-    """Work off a unit; what it raises comes back as a line, so that it takes nothing else down.
+    """Run a unit; what it raises comes back as a line, so that the other units are not lost.
 
     >>> attempt(int, ["7"]), attempt(int, ["seven"])
     (None, Failure(cause="ValueError: invalid literal for int() with base 10: 'seven'", mistake=False))
@@ -62,7 +62,7 @@ def attempt(function: Function, arguments: Sequence[Any]) -> Failure | None:
 
 
 class Engine(ABC):
-    """Works off independent units, each of which writes its own file.
+    """Runs independent units, each of which writes its own file.
 
     `jobs` is how many at a time. Where `apart`, units and their arguments travel to other processes, perhaps of other
     machines: they are functions of a module, and what they work on is named by a path.
@@ -73,7 +73,7 @@ class Engine(ABC):
     @property
     @abstractmethod
     def apart(self) -> bool:
-        """Whether units are worked off in processes other than this one."""
+        """Whether units run in processes other than this one."""
 
     @abstractmethod
     def threads(self, asked: int | None) -> int:

@@ -1,4 +1,4 @@
-"""Units of work: independent, idempotent, each kept in a file, so that a killed study goes on where it stopped."""
+"""Units of work: independent, idempotent, each kept in a file, so that a killed study resumes."""
 
 from __future__ import annotations
 
