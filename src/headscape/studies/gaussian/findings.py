@@ -297,9 +297,11 @@ def _mixture(r: GaussianResult) -> list[Finding]:
     rule = {"above": 0.0, "control": "alpha = 2 less alpha = 1/2", "floor": float(r.arrays["floor/no skip"][0])}
     found.append(_tested("spectra", "mixture-spread", rest, rise, **rule))
     if "depth/skip 1/2" in r.arrays:
-        ends = [f"{name} {_spread(r, name)[1]}" for name in ("no skip", "skip 1/2", "skip 9/10")]
+        spreads = [f"{name} {_spread(r, name)[1]}" for name in ("no skip", "skip 1/2", "skip 9/10")]
         gain = mean_interval(r.arrays["depth/skip 1/2"][:, -1, 0] - r.arrays["depth/no skip"][:, -1, 0])
-        rest = f". Attention beside a part of its input leaves, after the last layer, a spread of: {'; '.join(ends)}."
+        rest = (
+            f". Attention beside a part of its input leaves, after the last layer, a spread of: {'; '.join(spreads)}."
+        )
         rule = {"above": 0.0, "control": "attention alone", "floor": float(r.arrays["floor/no skip"][0])}
         found.append(_tested("skip", "mixture-spread", rest, gain, **rule))
     return found
