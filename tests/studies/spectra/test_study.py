@@ -1,5 +1,7 @@
 """The spectra study: what it says of a model's weights, and of weights whose truth is planted."""
 
+import dataclasses
+
 import numpy as np
 import pytest
 import torch
@@ -265,3 +267,18 @@ def test_histograms_count_singular_values_and_noise_follows_the_law(done):
     assert result.histograms("q").lower == 0 < result.histograms("down").lower
     drawn = {figure.id: figure.kind for figure in result.figures()}
     assert all(drawn[f"histogram-{kind}"] == "lines" for kind in result.kinds)
+
+
+def test_shared_directions_are_counted_head_by_head_and_planted_ones_found(done):
+    model, _, result = done
+    q, k = (next(p for p in parts_of(model)[0] if (p.kind, p.layer) == (kind, 1)) for kind in ("q", "k"))
+    Q, K = q.by_head(read(model, q).astype(float)), k.by_head(read(model, k).astype(float))
+    rows = result.heads[result.heads["layer"] == 1]
+    for h in range(4):
+        own, other = (np.linalg.svd(W)[2][:4] for W in (Q[h], K[h // 2]))
+        cosines = [(a @ b) ** 2 for a in own for b in other]
+        assert rows["shared"].iloc[h] == pytest.approx(sum(cosines) / 4)
+    found = verdicts(result)
+    assert found["spectra.directions"] == "cannot tell"  # random weights
+    planted = dataclasses.replace(result, heads=result.heads.assign(shared=result.heads["shared"] + 0.5))
+    assert verdicts(planted)["spectra.directions"] == "holds"

@@ -34,6 +34,8 @@ def figures(r: GaussianResult) -> list[FigureSpec]:
         found += [_predicted(r, "sd"), _predicted(r, "kurtosis"), _self(r)]
     if "row_variance" in r.heads and r.has("row_variance"):
         found += [_chain(r, claim) for claim, (own, *_) in LINKS.items() if r.has(own)]
+    if "temperature/changes" in r.arrays and "temperature" in r.heads:
+        found.append(_temperature(r))
     if r.information is not None and len(r.distances) > 1:
         found.append(_information(r))
     if any(name.startswith("next/") for name in r.arrays):
@@ -91,6 +93,13 @@ def _chain(r: GaussianResult, claim: str) -> FigureSpec:
     return captions.figure(
         "chain", _points(frame, own, groups), link=claim.removeprefix("chain_"), words=words, **scale
     )
+
+
+def _temperature(r: GaussianResult) -> FigureSpec:
+    changes = r.arrays["temperature/changes"].mean(axis=0)
+    frame = r.heads.assign(**{"scores halved": changes[0], "scores doubled": changes[1]})
+    data = _points(frame, "temperature", {name: name for name in ("scores halved", "scores doubled")})
+    return captions.figure("temperature", {name: part for name, part in data.items() if name != "lines"})
 
 
 def _predicted(r: GaussianResult, what: str) -> FigureSpec:

@@ -51,6 +51,7 @@ def findings(r: GaussianResult) -> list[Finding]:
         found += [_scores(r), _normal(r), _self(r)]
     if "row_variance" in r.heads and r.has("row_variance"):
         found += _chain(r)
+        found += _temperature(r) if "temperature/changes" in r.arrays else []
     if r.information is not None and len(r.distances) > 1:
         found.append(_distance(r))
     found += _next(r)
@@ -155,6 +156,25 @@ def _chain(r: GaussianResult) -> list[Finding]:
             )
         )
     return found
+
+
+def _temperature(r: GaussianResult) -> list[Finding]:
+    """Whether flattening a head costs more the more its scores are spread."""
+    changes = r.arrays["temperature/changes"]
+    spread = r.heads["temperature"]
+
+    def correlation(chosen: npt.NDArray[np.intp], factor: int = 0) -> float:
+        return float(spread.corr(pd.Series(changes[chosen, factor].mean(axis=0)), "spearman"))
+
+    flatter, sharper = (jackknife(lambda chosen, f=f: correlation(chosen, f), len(changes)) for f in (0, 1))  # type: ignore[misc]
+    cost = [mean_interval(changes[:, f].mean(axis=1)) for f in (0, 1)]
+    judged = judge(flatter, above=0.0, control="no correlation")
+    rest = f"""
+        : over heads, the spread of the scores and what halving them changes have the rank correlation {flatter}, what
+        doubling them changes {sharper}. Halved, a head changes the model by {cost[0]} on average, doubled by {cost[1]}
+        (nats of loss, or relative change of the final state where there is none).
+    """
+    return [on_claim("gaussian.temperature", judged, rest, "temperature")]
 
 
 def _scores(r: GaussianResult) -> Finding:

@@ -14,6 +14,7 @@ import numpy.typing as npt
 import torch
 
 from headscape.attention.models import Model
+from headscape.attention.replacing import Intervention, effect_unit
 from headscape.attention.samples import Sample, replayed
 from headscape.attention.sending import Named, received
 from headscape.attention.sites import run
@@ -26,7 +27,16 @@ from headscape.statistics.left_out import folds, without
 from headscape.statistics.mixture import position_divergence, position_share, token_spread
 from headscape.storage import write_arrays
 
-__all__ = ["VERSIONS", "Task", "embedded", "ids_of", "inputs_of", "measure_tokens", "measure_version"]
+__all__ = [
+    "VERSIONS",
+    "Task",
+    "embedded",
+    "ids_of",
+    "inputs_of",
+    "measure_temperature",
+    "measure_tokens",
+    "measure_version",
+]
 
 Array = npt.NDArray[Any]
 FEWER = 8
@@ -124,6 +134,24 @@ def _divergence(tokens: Array, seed: int) -> tuple[float, float]:
         return position_divergence(tokens, seed)
     except InputError:
         return float("nan"), float("nan")
+
+
+FACTORS = (0.5, 2.0)
+"""On the scores of one head: flatter, sharper."""
+TEMPERED = 4
+"""Inputs on which every head is made flatter and sharper."""
+
+
+def measure_temperature(path: Path, task: Task) -> None:
+    """A unit: what the model loses when the scores of one head are multiplied by `FACTORS`, (n_input, 2, n_head)."""
+    with received(task.model, task.threads) as model, one_blas_thread():
+        heads = [head for site in model.sites for head in site.heads if head.block == task.block]
+        changes = []
+        for sample in inputs_of(model, open_capture(task.source), task.block, min(TEMPERED, task.n)):
+            intervention = Intervention(model, sample)
+            changes.append([[intervention.sharpen(head, factor) for head in heads] for factor in FACTORS])
+        unit = effect_unit(model)
+    write_arrays(path, {"temperature/changes": np.array(changes)}, {"unit": unit})
 
 
 def measure_tokens(path: Path, task: Task) -> None:

@@ -8,6 +8,7 @@ import numpy as np
 from scipy.stats import norm
 
 from headscape.results import Captions, FigureSpec
+from headscape.statistics.alignment import LEADING
 from headscape.studies.spectra.result import KIND_NAMES, Side
 from headscape.studies.work.series import level
 
@@ -26,7 +27,8 @@ def figures(r: SpectraResult) -> list[FigureSpec]:
     evenness = _by_layer("evenness", r)
     energy = _by_layer("energy", r)
     found = [_table(r), _grid(r), _alignment(r), _against_noise(r), evenness, energy]
-    return [*found, *(_histogram(r, kind) for kind in r.kinds), _outside(r), _symmetric(r), _scores(r)]
+    found += [_histogram(r, kind) for kind in r.kinds]
+    return [*found, _outside(r), _symmetric(r), *([_shared(r)] if "shared" in r.heads else []), _scores(r)]
 
 
 def _table(r: SpectraResult) -> FigureSpec:
@@ -134,6 +136,14 @@ def _symmetric(r: SpectraResult) -> FigureSpec:
     if r.initial_heads is not None:
         groups.append({"name": "initialization", "values": r.initial_heads["symmetric"].to_numpy()})
     return captions.figure("symmetric", {"groups": groups})
+
+
+def _shared(r: SpectraResult) -> FigureSpec:
+    groups = {"own keys": r.heads["shared"], "keys of another group": r.heads["shared_other"]}
+    if r.initial_heads is not None and "shared" in r.initial_heads:
+        groups["initialization"] = r.initial_heads["shared"]
+    shown = [{"name": name, "values": x.dropna().to_numpy()} for name, x in groups.items() if x.notna().any()]
+    return captions.figure("shared", {"groups": shown}, chance=LEADING / float(r.of_kind("q")["columns"].iloc[0]))
 
 
 def _scores(r: SpectraResult) -> FigureSpec:

@@ -39,7 +39,8 @@ class SpectraResult(Result):
     """Spectra and alignments of a model's weights, beside noise and the model's initialization.
 
     `heads` has one row per query head: z and p of its base alignment, by_chance (the share of random rotations with |z|
-    above 3), z_other (the same with a key head of another group), the share of energy in the symmetric part of its
+    above 3), z_other (the same with a key head of another group), shared and shared_other (how far the leading singular
+    vectors of W_q are those of W_k, `shared_directions`), the share of energy in the symmetric part of its
     score matrix, evenness of its own matrices and the participation ratio of its score matrix. `matrices` has one row
     per matrix, by `statistics.spectra.describe_spectrum`. The initial_* tables are those of random weights. values
     holds the singular values: "matrix/0007" of row 7 of matrices, "head/q/decoder.3" (n_head, dim) of the heads of a
