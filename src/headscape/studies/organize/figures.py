@@ -68,7 +68,7 @@ def _circuits(r: OrganizeResult) -> list[FigureSpec]:
     for entry, (x, y) in axes.items():
         if {x, y, "role"} <= set(r.heads):
             known = r.heads[[x, y]].notna().all(axis=1).to_numpy()
-            data = {"x": r.heads.loc[known, x].to_numpy(), "y": r.heads.loc[known, y].to_numpy()}
+            data: dict[str, Any] = {"x": r.heads.loc[known, x].to_numpy(), "y": r.heads.loc[known, y].to_numpy()}
             data |= {"names": [name for name, here in zip(names, known, strict=True) if here]}
             found.append(captions.figure(entry, data | {"group": r.heads.loc[known, "role"].tolist()}))
     return found
