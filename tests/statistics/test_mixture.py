@@ -200,10 +200,13 @@ def slow_divergence(tokens):
 def test_positions_with_other_means_diverge_and_equal_ones_do_not():
     rng = np.random.default_rng(0)
     same = rng.normal(size=(20, 60, 10))
-    own, null = M.position_divergence(same)
+    ((own, null),) = M.position_divergence(same)
     assert own == pytest.approx(null, abs=0.01)
     shifted = same + np.linspace(0, 3, 60)[:, None] * np.eye(10)[0]
-    own, null = M.position_divergence(shifted)
+    ((own, null),) = M.position_divergence(shifted)
     assert own == pytest.approx(slow_divergence(shifted), abs=0.03) and own > 5 * null
-    far, _ = M.position_divergence(same + 300 * np.repeat(np.arange(3), 20)[:, None] * np.eye(10)[0])
+    ((far, _),) = M.position_divergence(same + 300 * np.repeat(np.arange(3), 20)[:, None] * np.eye(10)[0])
     assert far == pytest.approx(np.log(2), abs=1e-3)
+    every = M.position_divergence(shifted[:4], left_out=True)
+    assert every.shape == (5, 2) and every[0].tolist() == M.position_divergence(shifted[:4])[0].tolist()
+    assert np.abs(every[1:, 0] - every[0, 0]).max() < 0.1

@@ -20,6 +20,7 @@ from headscape.statistics.gaussian import (
     mutual_information,
     principal_subspace,
 )
+from headscape.statistics.left_out import folds, without
 from headscape.statistics.spectra import energy_rank
 
 __all__ = [
@@ -147,20 +148,24 @@ def spread_by_depth(X: npt.ArrayLike, layers: Sequence[Weights], **options: Any)
     return found
 
 
-def position_divergence(tokens: npt.ArrayLike, seed: int = 0) -> tuple[float, float]:
+def position_divergence(tokens: npt.ArrayLike, seed: int = 0, left_out: bool = False) -> Array:
     """How far the distributions of positions are apart: Jensen-Shannon divergence (nats) of Gaussians, and its null.
 
     Positions of tokens (n_input, n_position, d) in thirds, each third's tokens as a Gaussian in the 8 leading principal
-    components of all; the mean over the three pairs. The null is the same with the tokens dealt out at random.
+    components of all; the mean over the three pairs. The null is the same with the tokens dealt out at random. Returns
+    (1, 2), or with `left_out` (1 + n_input, 2): of all inputs, then with each left out.
     """
     T = np.asarray(tokens, dtype=float)
-    flat = T.reshape(-1, T.shape[-1])
-    projected = principal_subspace(flat, min(COMPONENTS, T.shape[-1])).project(flat)
-    third = np.tile(np.arange(T.shape[1]) * PARTS // T.shape[1], len(T))
-    found = []
-    rng = np.random.default_rng(seed)
+    projected = principal_subspace(T.reshape(-1, T.shape[-1]), min(COMPONENTS, T.shape[-1])).project(T)
+    return np.array([_divergence(without(projected, fold), seed) for fold in (folds(len(T)) if left_out else (0,))])
+
+
+def _divergence(projected: Array, seed: int) -> tuple[float, float]:
+    flat = projected.reshape(-1, projected.shape[-1])
+    third = np.tile(np.arange(projected.shape[1]) * PARTS // projected.shape[1], len(projected))
+    rng, found = np.random.default_rng(seed), []
     for labels in (third, *(rng.permutation(third) for _ in range(SHUFFLES))):
-        parts = [fit_gaussian(projected[labels == k]) for k in range(PARTS)]
+        parts = [fit_gaussian(flat[labels == k]) for k in range(PARTS)]
         found.append(np.mean([jensen_shannon(p, q, DRAWS, seed).value for p, q in combinations(parts, 2)]))
     return float(found[0]), float(np.mean(found[1:]))
 

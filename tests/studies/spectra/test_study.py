@@ -112,7 +112,8 @@ def test_planted_truths_are_found():
     model, changed = planted()
     with put(model, changed):
         result = spectra(model, None, rotations=199)
-    assert verdicts(result) == dict.fromkeys(("spectra.sparser", "spectra.energy", "spectra.alignment"), "holds")
+    claims = ("spectra.sparser", "spectra.energy", "spectra.alignment", "spectra.directions")
+    assert verdicts(result) == dict.fromkeys(claims, "holds")
     first = result.heads[result.heads["head"] % 2 == 0]
     assert (first["z"] > 10).all() and (first["p"] == 1 / 200).all() and (first["symmetric"] > 0.999).all()
     assert (result.heads["score_rank"] < 6.01).all()

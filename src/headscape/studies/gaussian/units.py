@@ -23,7 +23,7 @@ from headscape.captures import Capture, open_capture
 from headscape.errors import InputError
 from headscape.geometry.diffusion import one_blas_thread
 from headscape.statistics.embeddings import TOP, describe_embeddings, mixtures, neighbour_rows, one_gram
-from headscape.statistics.left_out import folds, without
+from headscape.statistics.left_out import folds
 from headscape.statistics.mixture import position_divergence, position_share, token_spread
 from headscape.storage import write_arrays
 
@@ -106,16 +106,15 @@ def embedded(model: Model, ids: Array | None = None) -> Array:
 def measure_version(path: Path, task: Task, options: Mapping[str, Any]) -> None:
     """A unit: spread of the tokens by depth (n_input, n_depth, 2), the share of position, the numerical precision.
 
-    And the divergence of positions and its null (n_depth, n_fold, 2): of all inputs, of the model itself also with each
-    left out.
+    And the divergence of positions and its null (n_depth, n_fold, 2) of some versions: of all inputs, of the model
+    itself also with each left out.
 
     Without skip connections spreads decay by orders of magnitude; those versions are computed in float64.
     """
 
-    def measure(state: Array) -> tuple[list[Any], float, list[tuple[float, float]]]:
+    def measure(state: Array) -> tuple[list[Any], float, Array]:
         tokens = state[:, task.content].astype(float)
-        parts = [without(tokens, fold) for fold in (folds(len(tokens)) if not options else (0,))]
-        apart = [_divergence(part, task.seed) for part in parts]
+        apart = _divergence(tokens, task.seed, not options) if options in _DIVERGING else np.full((1, 2), np.nan)
         return [token_spread(x) for x in tokens], position_share(tokens) if len(tokens) > 1 else float("nan"), apart
 
     with received(task.model, task.threads) as model, one_blas_thread():
@@ -128,12 +127,16 @@ def measure_version(path: Path, task: Task, options: Mapping[str, Any]) -> None:
     write_arrays(path, arrays)
 
 
-def _divergence(tokens: Array, seed: int) -> tuple[float, float]:
+_DIVERGING: tuple[dict[str, Any], ...] = ({}, {"skip": False}, {"skip": 0.5})
+"""Versions of which positions are compared: principal components take their time."""
+
+
+def _divergence(tokens: Array, seed: int, left_out: bool) -> Array:
     """`position_divergence`, NaN where tokens have become one."""
     try:
-        return position_divergence(tokens, seed)
+        return position_divergence(tokens, seed, left_out)
     except InputError:
-        return float("nan"), float("nan")
+        return np.full((len(folds(len(tokens))) if left_out else 1, 2), np.nan)
 
 
 FACTORS = (0.5, 2.0)
