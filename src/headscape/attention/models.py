@@ -416,6 +416,8 @@ def _describe(module: Any, tokenizer: Any, *, folder: Path | None, **known: Any)
     limit = _first(config, "max_position_embeddings", "n_positions", "max_seq_len")
     if limit is not None and getattr(config, "model_type", "") in ("roberta", "mpnet", "xlm-roberta", "camembert"):
         limit -= 2  # their positions start behind the padding index
+    if limit is not None and not limit >= 1:
+        raise InputError(f"{known['source']} takes {limit} tokens by its configuration; it cannot be shown anything")
     alibi = getattr(config, "alibi", False) or getattr(config, "model_type", "") == "bloom"
     return Model(
         module=module,

@@ -25,7 +25,7 @@ __all__ = ["laws"]
 
 Array = npt.NDArray[Any]
 COSINES = np.linspace(-1, 1, 9)
-RADII = np.geomspace(0.25, 16, 13)
+RADII = np.geomspace(0.25, 4, 13)
 """Radii at which entropies are taken, in units of the root of n."""
 HEAD = 4
 """A head's matrices have n / 4 rows."""

@@ -186,6 +186,8 @@ def _data(name: str, network: NetworkConfig, text: Any, images: Any, tokenizer: 
     if network.kind == "vit":
         return image_data(images, network)
     data = text_data(text, tokenizer, network.tokens, tokenizer_name)
+    for part in data.parts:
+        data.examples(part, 1, network)  # a text that is too short is refused before anything is written
     if network.kind == "model" and data.outputs > network.outputs:
         raise InputError(
             f"the tokenizer has {data.outputs} tokens, {name} {network.outputs}; give its own: --tokenizer {name}"
