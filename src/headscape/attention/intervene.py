@@ -69,10 +69,12 @@ def ablate(
         "zero", or "mean" with `means` from `mean_outputs`.
 
     >>> text = ["the cat sat on the mat"]
+    >>> intact = hs.loss(model, text).mean
     >>> with hs.ablate(model, [(0, 1), (1, 3)]):
-    ...     without = hs.loss(model, text)
-    >>> without.mean == hs.loss(model, text).mean  # the model is as before
+    ...     print(hs.loss(model, text).mean == intact)
     False
+    >>> hs.loss(model, text).mean == intact  # restored
+    True
     """
     if how not in ("zero", "mean"):
         raise InputError(f"how is 'zero' or 'mean', not {how!r}")

@@ -77,9 +77,9 @@ def to_hopfield(
         keys of some layers, gradient checkpointing with a scaled skip or by the reentrant way, attention and MLP that
         share one skip (GPT-J) when it is to be scaled.
 
+    >>> usual = hs.loss(model, ["the cat sat"]).mean
     >>> with hs.to_hopfield(model, alpha_hidden=0.5, skip="residual"):
-    ...     changed = hs.loss(model, ["the cat sat"])
-    >>> changed.mean == hs.loss(model, ["the cat sat"]).mean
+    ...     print(hs.loss(model, ["the cat sat"]).mean == usual)
     False
     """
     fixed = 0.5 if callable(alpha_hidden) else alpha_hidden
