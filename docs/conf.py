@@ -43,6 +43,8 @@ mathjax = next(file for file in files("sphinx-mathjax-offline") or () if file.na
 mathjax_path = mathjax.name
 
 # look
+highlight_language = "sh"  # blocks that name no language are commands
+pygments_dark_style = "github-dark"  # furo's own underlines modules like links
 html_theme = "furo"
 html_title = f"headscape {release}"
 html_static_path = ["_static", str(mathjax.locate())]
