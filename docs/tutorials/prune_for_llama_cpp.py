@@ -23,7 +23,7 @@ import headscape as hs
 scratch = tempfile.TemporaryDirectory()
 here = Path(scratch.name)
 model = hs.load_model("smollm2-135m")
-captured = hs.capture(model, [hs.sample_text("rank")], tokens=64, batches=4, out=here / "run")
+captured = hs.capture(model, [hs.sample_text("rank")], tokens=48, batches=2, out=here / "run")
 ranking = hs.rank_heads(captured, "novelty", model)
 groups = ranking.assign(group=ranking["head"] // 3).groupby(["layer", "group"]).score.mean().nsmallest(4)
 groups
@@ -49,8 +49,8 @@ def cost(heads):
     """Loss in nats on held-out prose and on copying."""
     with hs.ablate(model, heads):
         return [
-            hs.loss(model, texts, tokens=64, batches=n).mean
-            for texts, n in (([hs.sample_text("judge")], 3), (lists, None))
+            hs.loss(model, texts, tokens=48, batches=n).mean
+            for texts, n in (([hs.sample_text("judge")], 2), (lists, None))
         ]
 
 
@@ -87,7 +87,7 @@ print(server.handle_completions(request)["choices"][0]["text"])
 # %%
 # How sure is this?
 # -----------------
-# Three windows of text are few, and four groups are a small cut. ``hs.prune`` does it thoroughly, in minutes: it keeps a budget for every
+# Two windows of text are few, and four groups are a small cut. ``hs.prune`` does it thoroughly, in minutes: it keeps a budget for every
 # ability, fits what the remaining heads can take over, and reports costs on held-out inputs with intervals.
 #
 # What next?

@@ -111,6 +111,12 @@ class Capture:
     `capture.tensor(i)` is the `AttentionTensor` of batch i. A network with several blocks (encoder, decoder,
     decoder.cross) keeps them apart: `capture.blocks` names them and `tensor(i, block)` takes one. Nothing is read from
     disk before it is asked for; values always come back as float32.
+
+    >>> captured = hs.open_capture(run)
+    >>> captured
+    Capture(4 batches of decoder; keeps probs, scores in ...tiny)
+    >>> captured.tensor(0, kind="scores")
+    AttentionTensor(16 queries x 16 keys x 8 heads, causal, scores)
     """
 
     def __init__(self, batches: list[Callable[[], Batch]], run: Run | None = None) -> None:
@@ -321,7 +327,11 @@ class Capture:
 
 
 def open_capture(source: Capture | Run | str | Path) -> Capture:
-    """Take a capture, a run or its path."""
+    """Take a capture, a run or its path.
+
+    >>> [X.values.shape for X in map(hs.open_capture(run).tensor, range(2))]
+    [(16, 16, 8), (16, 16, 8)]
+    """
     return source if isinstance(source, Capture) else Capture.of_run(source)
 
 

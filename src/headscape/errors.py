@@ -6,13 +6,25 @@ __all__ = ["HeadscapeError", "InputError", "about_a_file"]
 
 
 class HeadscapeError(Exception):
-    """A failure of headscape or the machine; the command line prints it as one line and exits with 1."""
+    """A failure of headscape or the machine; the command line prints it as one line and exits with 1.
+
+    >>> try:
+    ...     hs.open_result(run, "nothing")
+    ... except hs.HeadscapeError as error:  # also every InputError
+    ...     print(error)
+    no study is called 'nothing'; there are organize, ...
+    """
 
     exit_code = 1
 
 
 class InputError(HeadscapeError, ValueError):
-    """A mistake in what was asked: says what is wrong, where, and what to do. Exit code 2."""
+    """A mistake in what was asked: says what is wrong, where, and what to do. Exit code 2.
+
+    >>> hs.load_model("smollm3")
+    Traceback (most recent call last):
+    headscape.errors.InputError: no bundled model 'smollm3'; did you mean smollm2-135m? known: ...
+    """
 
     exit_code = 2
 

@@ -74,7 +74,7 @@ def from_attentions(
         Nothing that looks like attention; shapes that do not fit; entries that are NaN, infinite or no probabilities.
 
     >>> maps = np.full((2, 3, 3), 1 / 3)  # head, query, key
-    >>> from_attentions([maps, maps], tokens=["a", "b", "c"]).tensor(0)
+    >>> hs.from_attentions([maps, maps], tokens=["a", "b", "c"]).tensor(0)
     AttentionTensor(3 queries x 3 keys x 4 heads, full, probs)
     """
     _check_choices(kind, mask, dtype)
@@ -120,6 +120,10 @@ def import_array(
         "causal" or "full"; found from the zeros above the diagonal when not given.
     dtype
         Of what is kept, "float16" or "float32".
+
+    >>> np.save("maps.npy", np.full((2, 4, 4), 0.25))
+    >>> hs.import_array("maps.npy", "runs/mine", layout="head,query,key").tensor(0)
+    AttentionTensor(4 queries x 4 keys x 2 heads, full, probs)
     """
     _check_choices(kind, mask, dtype)
     if not isinstance(file, (str, Path)):

@@ -24,9 +24,9 @@ less than 90 % (docs/verdicts.md has the table)."""
 class Interval:
     """An estimate from n inputs with its 95 % interval; NaN at both ends where there is none, and `why`.
 
-    >>> str(Interval(0.5, 0.4, 0.61, 8))
+    >>> str(hs.Interval(0.5, 0.4, 0.61, 8))
     '0.5 [0.4, 0.61] (n = 8)'
-    >>> str(Interval(0.5, NAN, NAN, 1))
+    >>> str(hs.Interval(0.5, np.nan, np.nan, 1))
     '0.5 (n = 1)'
     """
 
@@ -69,13 +69,13 @@ def mean_interval(values: npt.ArrayLike) -> Interval:
     sqrt(s^2/n + s^4/2(n + 1))) with m and s those of the logarithms, which is the same where inputs hardly vary. Few
     inputs over many orders of magnitude have none. NaN inputs are left out and do not count.
 
-    >>> mean_interval([-1.0, 0.0, 1.0])
+    >>> hs.mean_interval([-1.0, 0.0, 1.0])
     Interval(value=0.0, low=-2.484..., high=2.484..., n=3, why='')
-    >>> mean_interval([1.0, 2.0, 3.0]).high > 2 + 2.484
+    >>> hs.mean_interval([1.0, 2.0, 3.0]).high > 2 + 2.484
     True
-    >>> mean_interval([1.0]).known
+    >>> hs.mean_interval([1.0]).known
     False
-    >>> str(mean_interval([1e-9, 1e-4, 1.0]))
+    >>> str(hs.mean_interval([1e-9, 1e-4, 1.0]))
     '0.333 (n = 3, too few to say)'
     """
     x = np.asarray(values, dtype=float).ravel()

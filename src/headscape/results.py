@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import tomllib
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
@@ -42,6 +43,10 @@ class Finding:
     """What was found: a sentence that opens with what it means, then the number and its control, then how sure it is.
 
     `judgement` is the verdict on the claim it tests, with the rule; None where the sentence only describes.
+
+    >>> judgement = hs.judge(hs.Interval(0.9, 0.8, 1.0, 8), above=0.5, control="chance")
+    >>> print(hs.Finding("Heads look back by one token.", judgement=judgement))
+    Heads look back by one token. [holds: 0.9 [0.8, 1] (n = 8) lies above 0.5 (chance)]
     """
 
     text: str
@@ -82,6 +87,11 @@ class FigureSpec:
     `data` holds arrays, lists, strings and numbers, with the keys its kind names above. `read` says how to read the
     picture, `caveat` what it does not prove, `alt` what a reader who cannot see it should know. Heads are counted as in
     the result's `to_frame()`. `paper` says which figure or table of the source paper it is ("figure 3").
+
+    >>> curve = {"name": "training", "x": [0, 100, 200], "y": [4.5, 3.1, 2.8]}
+    >>> spec = hs.FigureSpec(id="loss", title="Loss by step", kind="lines", data={"series": [curve]}, read="Lower is better.")
+    >>> spec.title, spec.kind
+    ('Loss by step', 'lines')
     """
 
     id: str
@@ -144,6 +154,13 @@ class Result(ABC):
     A subclass is a frozen dataclass with a `study` name, and implements `to_frame` (a table, one row per head where the
     study is about heads, with columns block, layer, head), `figures` and `findings`: all that the report needs. What
     `save` writes and `load` reads follows from its fields.
+
+    >>> result = hs.spectra(model, rotations=20)
+    >>> result.findings()[0].verdict
+    'cannot tell'
+    >>> result.save("kept")
+    >>> type(result).load("kept").headline() == result.headline()
+    True
     """
 
     study: ClassVar[str]
@@ -179,7 +196,7 @@ class Result(ABC):
         """What was found, in one line: by default how its first finding with a verdict opens, or else its first."""
         findings = sorted(self.findings(), key=lambda finding: finding.judgement is None)
         found = findings[0].text if findings else "nothing that could be told"
-        opening = found.split(": ")[0].split("; ")[0].split(". ")[0].rstrip(".")
+        opening = re.split(r": |; |(?<!et al)\. ", found)[0].rstrip(".")
         return opening if len(opening) <= LINE else opening[: LINE - 1] + "…"
 
     def to_json(self) -> dict[str, Any]:

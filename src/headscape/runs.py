@@ -83,7 +83,12 @@ def without_places(facts: Mapping[str, Any]) -> dict[str, Any]:
 
 @dataclass
 class Run:
-    """One run directory. `Run.create` starts or resumes one, `Run.open` reads one."""
+    """One run directory. `Run.create` starts or resumes one, `Run.open` reads one.
+
+    >>> opened = hs.Run.open(run)
+    >>> opened.meta["model"]["source"], opened.meta["config"]["tokens"]
+    ('tiny', 16)
+    """
 
     path: Path
     meta: dict[str, Any] = field(repr=False)

@@ -38,9 +38,9 @@ Kind = Literal["probs", "scores"]
 class HeadId(NamedTuple):
     """Which head: block of the network, layer of the block, query head of the layer.
 
-    >>> HeadId("decoder", 3, 7)
+    >>> hs.HeadId("decoder", 3, 7)
     HeadId(block='decoder', layer=3, head=7)
-    >>> str(HeadId("decoder", 3, 7))
+    >>> str(hs.HeadId("decoder", 3, 7))
     'decoder.3.7'
     """
 
@@ -174,7 +174,7 @@ class AttentionTensor:
         bounds[b] .. bounds[b + 1] - 1, and a value is the mean over the present entries of a pair of blocks (0 where
         there are none).
 
-    >>> X = AttentionTensor(np.full((2, 4, 3), 0.25))
+    >>> X = hs.AttentionTensor(np.full((2, 4, 3), 0.25))
     >>> X
     AttentionTensor(2 queries x 4 keys x 3 heads, full, probs)
     >>> X.heads[1]
@@ -278,7 +278,14 @@ class AttentionTensor:
 
 @dataclass(frozen=True, eq=False)
 class AttentionHead:
-    """One head on one input: values (n_query, n_key), its id, tokens, and which entries are present."""
+    """One head on one input: values (n_query, n_key), its id, tokens, and which entries are present.
+
+    >>> head = X.head(0, 1)  # layer 0, head 1
+    >>> head
+    AttentionHead(decoder.0.1, 16 queries x 16 keys, causal, probs)
+    >>> bool(np.allclose(head.values.sum(axis=1), 1, atol=1e-3))  # every query spreads a total of 1
+    True
+    """
 
     values: npt.NDArray[np.float32]
     id: HeadId

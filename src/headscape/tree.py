@@ -52,7 +52,7 @@ class PartitionTree:
     order
         (n_leaves,); leaf at each position.
 
-    >>> tree = PartitionTree.from_labels([[0, 1, 0, 1, 1]])
+    >>> tree = hs.PartitionTree.from_labels([[0, 1, 0, 1, 1]])
     >>> tree
     PartitionTree(5 leaves, 3 levels of 1, 2, 5 folders)
     >>> tree.level(1)

@@ -14,7 +14,12 @@ Verdict = Literal["holds", "does not hold", "cannot tell"]
 
 @dataclass(frozen=True)
 class Judgement:
-    """A verdict and the rule or reason behind it, as a reader should see it; with what was measured, where a number was."""
+    """A verdict and the rule or reason behind it, as a reader should see it; with what was measured, where a number was.
+
+    >>> found = hs.judge(hs.Interval(0.2, 0.1, 0.3, 8), above=0.5, control="chance")
+    >>> found.verdict, found.why
+    ('does not hold', '0.2 [0.1, 0.3] (n = 8) lies below 0.5 (chance)')
+    """
 
     verdict: Verdict
     why: str
@@ -60,11 +65,11 @@ def judge(
     floor
         The precision of the arithmetic: a statistic whose size is below it says nothing.
 
-    >>> judge(Interval(0.9, 0.8, 1.0, 8), above=0.5, control="chance")
+    >>> hs.judge(hs.Interval(0.9, 0.8, 1.0, 8), above=0.5, control="chance")
     Judgement(verdict='holds', why='0.9 [0.8, 1] (n = 8) lies above 0.5 (chance)')
-    >>> judge(Interval(0.9, 0.8, 1.0, 8), above=Interval(0.95, 0.85, 1.05, 8), control="rows shuffled").verdict
+    >>> hs.judge(hs.Interval(0.9, 0.8, 1.0, 8), above=hs.Interval(0.95, 0.85, 1.05, 8), control="rows shuffled").verdict
     'cannot tell'
-    >>> judge(Interval(0.9), above=0.5).verdict
+    >>> hs.judge(hs.Interval(0.9), above=0.5).verdict
     'cannot tell'
     """
     if (above is None) == (below is None):

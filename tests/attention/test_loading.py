@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import headscape as hs
-from headscape.attention.loading import read_tokenizer
+from headscape.attention.loading import read_config, read_tokenizer
 from headscape.cli import main
 from zoo import make
 
@@ -144,6 +144,15 @@ def test_a_broken_folder_is_one_line(tmp_path, file, content):
     with pytest.raises(hs.InputError) as error:
         hs.load_model(tmp_path)
     assert str(tmp_path) in str(error.value) and "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize("layers", [10**15, float("inf")])
+def test_more_layers_than_can_be_built_are_refused(layers, tmp_path):
+    (tmp_path / "config.json").write_text(
+        json.dumps({"model_type": "clip", "text_config": {"num_hidden_layers": layers}})
+    )
+    with pytest.raises(hs.InputError, match=r"config.json says num_hidden_layers = .*; up to 10,000 layers are built"):
+        read_config(tmp_path)
 
 
 def test_an_impossible_configuration_is_one_line(tmp_path):

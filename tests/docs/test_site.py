@@ -1,11 +1,16 @@
 """The site has a place for everything that is public."""
 
+import doctest
 import re
+from importlib import import_module
+from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
 
 import headscape as hs
 
 DOCS = Path(__file__).parents[2] / "docs"
+PACKAGES = {"collapse": "headscape.studies.collapse.study", "report": "headscape.report.showing"}
+"""Packages that can be called, and where the function is."""
 
 
 def test_every_public_name_is_in_the_api_reference():
@@ -18,6 +23,16 @@ def test_every_public_name_says_what_it_is():
         assert (getattr(hs, name).__doc__ or "").strip().split("\n")[0].endswith((".", "?", ":", ")")), name
 
 
+def test_every_public_name_has_an_example_that_is_run():
+    """As pytest finds them, in the module where a name is at home."""
+    homes = {name: PACKAGES.get(name) or getattr(hs, name).__module__ for name in set(hs.__all__) - {"__version__"}}
+    found = [test for home in set(homes.values()) for test in doctest.DocTestFinder().find(import_module(home))]
+    run = {test.name: test.examples for test in found}
+    without = [name for name, home in homes.items() if not run.get(f"{home}.{name}")]
+    assert not without
+    assert not [name for name, examples in run.items() if any(doctest.SKIP in one.options for one in examples)]
+
+
 def test_every_page_has_a_place():
     pages = {page.relative_to(DOCS).with_suffix("").as_posix() for page in DOCS.rglob("*.md")}
     pages = {page for page in pages if not page.startswith(("_build", "made", "results"))}
@@ -27,3 +42,14 @@ def test_every_page_has_a_place():
             lines = [line for line in tree.splitlines() if line and not line.startswith(":")]
             placed |= {(index.parent / line).relative_to(DOCS).as_posix() for line in lines}
     assert pages <= placed
+
+
+def test_the_tables_of_the_pages_are_those_of_the_results():
+    spec = spec_from_file_location("make_tables", DOCS / "make_tables.py")
+    tables = module_from_spec(spec)
+    spec.loader.exec_module(tables)
+    found = [(page, table) for page in DOCS.rglob("*.md") for table in tables.MADE.finditer(page.read_text())]
+    assert len(found) > 50
+    for page, table in found:
+        if table[2] != "coverage":  # it draws for seconds
+            assert table[0] == table[1] + tables.MAKERS[table[2]](table[3].strip()) + table[4], (page.name, table[1])

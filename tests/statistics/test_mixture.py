@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 from scipy.special import softmax
+from scipy.stats import multivariate_normal
 
 import headscape as hs
 from headscape.statistics import mixture as M
@@ -173,3 +174,39 @@ def test_energy_rank():
 def test_bad_input_is_named(call, message):
     with pytest.raises(hs.InputError, match=message):
         call()
+
+
+def slow_divergence(tokens):
+    """Jensen-Shannon of thirds in the leading components, by densities of scipy at the draws of each Gaussian."""
+    flat = tokens.reshape(-1, tokens.shape[-1])
+    centred = flat - flat.mean(axis=0)
+    projected = centred @ np.linalg.svd(centred, full_matrices=False)[2][:8].T
+    third = np.array(
+        [3 * position // tokens.shape[1] for _ in range(len(tokens)) for position in range(tokens.shape[1])]
+    )
+    parts = [projected[third == k] for k in range(3)]
+    laws = [multivariate_normal(x.mean(axis=0), np.cov(x.T)) for x in parts]
+    found = []
+    for p, q in ((laws[0], laws[1]), (laws[0], laws[2]), (laws[1], laws[2])):
+        halves = []
+        for own, other in ((p, q), (q, p)):
+            x = own.rvs(4000, random_state=1)
+            mixture = 0.5 * (own.pdf(x) + other.pdf(x))
+            halves.append(np.mean(np.log(own.pdf(x) / mixture)))
+        found.append(np.mean(halves))
+    return np.mean(found)
+
+
+def test_positions_with_other_means_diverge_and_equal_ones_do_not():
+    rng = np.random.default_rng(0)
+    same = rng.normal(size=(20, 60, 10))
+    ((own, null),) = M.position_divergence(same)
+    assert own == pytest.approx(null, abs=0.01)
+    shifted = same + np.linspace(0, 3, 60)[:, None] * np.eye(10)[0]
+    ((own, null),) = M.position_divergence(shifted)
+    assert own == pytest.approx(slow_divergence(shifted), abs=0.03) and own > 5 * null
+    ((far, _),) = M.position_divergence(same + 300 * np.repeat(np.arange(3), 20)[:, None] * np.eye(10)[0])
+    assert far == pytest.approx(np.log(2), abs=1e-3)
+    every = M.position_divergence(shifted[:4], left_out=True)
+    assert every.shape == (5, 2) and every[0].tolist() == M.position_divergence(shifted[:4])[0].tolist()
+    assert np.abs(every[1:, 0] - every[0, 0]).max() < 0.1

@@ -110,6 +110,12 @@ def capture(
         with other settings.
     HeadscapeError
         The logits under capture differ from the model's own by more than round-off.
+
+    >>> captured = hs.capture(model, ["the cat sat", "on the mat"])
+    >>> captured
+    Capture(2 batches of decoder; keeps probs)
+    >>> "".join(captured.tensor(1).query_tokens)
+    'on the mat'
     """
     request = Request(tokens, batches, tuple(keep), layers, heads, dtype, pool, windows, random_state, chat, keep_short)
     if tokenizer is not None:

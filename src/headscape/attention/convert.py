@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from headscape.attention import bundled
-from headscape.attention.deci import read_deci
+from headscape.attention.deci import read_deci, read_tokenizer
 from headscape.attention.loading import gguf_weights, mark_ragged, open_gguf, quiet, read_gguf
 from headscape.attention.ragged import write_plans
 from headscape.errors import InputError
@@ -52,7 +52,7 @@ def converted(file: Path, say: Callable[[str], None]) -> Path:
         made = Path(scratch) / "model"
         made.mkdir()
         if said.get("general.architecture") == "deci":
-            module, tokenizer, plans = read_deci(file, said, Path(scratch))
+            (module, plans), tokenizer = read_deci(file, said), read_tokenizer(file, Path(scratch))
             module.save_pretrained(made)
             if plans:
                 write_plans(made, plans)

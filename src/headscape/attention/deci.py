@@ -12,7 +12,7 @@ import numpy.typing as npt
 from headscape.attention.loading import open_gguf, read_gguf_tokenizer
 from headscape.errors import InputError
 
-__all__ = ["read_deci"]
+__all__ = ["read_deci", "read_tokenizer"]
 
 LAYER = {
     "attn_q": "self_attn.q_proj",
@@ -28,8 +28,8 @@ LAYER = {
 WHOLE = {"token_embd": "model.embed_tokens", "output_norm": "model.norm", "output": "lm_head"}
 
 
-def read_deci(file: Path, said: Mapping[str, Any], scratch: Path) -> tuple[Any, Any, tuple[Any, ...]]:
-    """Network (a Llama with cut layers), tokenizer and how the layers are cut; `said` are the fields of the file."""
+def read_deci(file: Path, said: Mapping[str, Any]) -> tuple[Any, tuple[Any, ...]]:
+    """Network (a Llama with cut layers) and how the layers are cut; `said` are the fields of the file."""
     import gguf
     import torch
     import transformers
@@ -82,7 +82,7 @@ def read_deci(file: Path, said: Mapping[str, Any], scratch: Path) -> tuple[Any, 
             missing.discard(ours)
     if missing:
         raise InputError(f"{file.name} is not a Llama with layers of its own: {min(missing)}")
-    return module.eval(), _tokenizer(file, scratch), tuple(plans)
+    return module.eval(), tuple(plans)
 
 
 def _each(value: Any, n: int) -> list[int]:
@@ -104,7 +104,7 @@ def _ours(
     return {f"model.layers.{layer}.{LAYER[kind]}.{end}": np.ascontiguousarray(array)} if kind in LAYER else {}
 
 
-def _tokenizer(file: Path, scratch: Path) -> Any:
+def read_tokenizer(file: Path, scratch: Path) -> Any:
     """The tokenizer, which transformers reads from a file that claims to be of architecture llama; None without one."""
     import gguf
 

@@ -40,14 +40,24 @@ IMAGE_ENDINGS = (".png", ".jpg", ".jpeg", ".bmp", ".gif", ".webp", ".tif", ".tif
 
 
 def sample_text(part: Literal["rank", "judge"] = "rank") -> str:
-    """English prose shipped with headscape, in two parts that share no sentence: one to rank on, one to judge on."""
+    """English prose shipped with headscape, in two parts that share no sentence: one to rank on, one to judge on.
+
+    >>> rank, judge = hs.sample_text("rank"), hs.sample_text("judge")
+    >>> len(rank) > 10_000 and not set(rank.split(". ")) & set(judge.split(". "))
+    True
+    """
     if part not in ("rank", "judge"):
         raise InputError(f"the sample text has parts 'rank' and 'judge', not {part!r}")
     return (files("headscape") / "data" / "text" / f"{part}.txt").read_text(encoding="utf-8")
 
 
 def sample_images() -> tuple[npt.NDArray[np.uint8], npt.NDArray[np.int64]]:
-    """256 Fashion-MNIST test images (256, 28, 28) with their labels."""
+    """256 Fashion-MNIST test images (256, 28, 28) with their labels.
+
+    >>> images, labels = hs.sample_images()
+    >>> images.shape, images.dtype, len(set(labels))
+    ((256, 28, 28), dtype('uint8'), 10)
+    """
     with (files("headscape") / "data" / "fashion-mnist-256.npz").open("rb") as file, np.load(file) as loaded:
         return loaded["images"], loaded["labels"].astype(np.int64)
 

@@ -67,6 +67,14 @@ def ablate(
         alone; its key and value stay for the others of the group.
     how
         "zero", or "mean" with `means` from `mean_outputs`.
+
+    >>> text = ["the cat sat on the mat"]
+    >>> intact = hs.loss(model, text).mean
+    >>> with hs.ablate(model, [(0, 1), (1, 3)]):
+    ...     print(hs.loss(model, text).mean == intact)
+    False
+    >>> hs.loss(model, text).mean == intact  # restored
+    True
     """
     if how not in ("zero", "mean"):
         raise InputError(f"how is 'zero' or 'mean', not {how!r}")
@@ -94,7 +102,14 @@ class _Means(Tap):
 def mean_outputs(
     model: Model, inputs: Any, tokens: int = 256, batches: int | None = 10, random_state: int = 0
 ) -> dict[HeadId, npt.NDArray[np.float32]]:
-    """Mean output of every head over all positions of the inputs, before the output projection: (dim,) a head."""
+    """Mean output of every head over all positions of the inputs, before the output projection: (dim,) a head.
+
+    >>> means = hs.mean_outputs(model, ["the cat sat on the mat"])
+    >>> means[hs.HeadId("decoder", 0, 1)].shape
+    (8,)
+    >>> with hs.ablate(model, [(0, 1)], how="mean", means=means):
+    ...     without = hs.loss(model, ["the dog ran"])
+    """
     return mean_outputs_on(model, samples_of(model, inputs, tokens, batches, seed=random_state)[0])
 
 
@@ -129,7 +144,13 @@ class _Scaling(_Factors):
 
 @contextmanager
 def scale_scores(model: Model, heads: Iterable[Any], factor: float) -> Iterator[Model]:
-    """Multiply what softmax sees of these heads by a factor (an inverse temperature)."""
+    """Multiply what softmax sees of these heads by a factor (an inverse temperature).
+
+    >>> with hs.scale_scores(model, [(0, 1)], 0.0):  # no score differs from any other
+    ...     flat = hs.capture(model, "the cat").tensor(0)
+    >>> flat.head(0, 1).values[3].round(2)
+    array([0.25, 0.25, 0.25, 0.25, 0.  , 0.  , 0.  ], dtype=float32)
+    """
     finite("factor", factor)
     factors = {}
     sizes = {site.name: site.n_heads for site in model.sites}
@@ -166,7 +187,13 @@ class _Patch(Tap):
 
 @contextmanager
 def patch_maps(model: Model, maps: Mapping[Any, Any]) -> Iterator[Model]:
-    """Put given maps (n_query, n_key) in place of the heads' own probabilities; they are used as they are."""
+    """Put given maps (n_query, n_key) in place of the heads' own probabilities; they are used as they are.
+
+    >>> with hs.patch_maps(model, {(0, 1): np.eye(7)}):  # every letter looks at itself
+    ...     patched = hs.capture(model, "the cat").tensor(0)
+    >>> patched.head(0, 1).values.diagonal()
+    array([1., 1., 1., 1., 1., 1., 1.], dtype=float32)
+    """
     plain: dict[HeadId, Tensor] = {}
     for head, given in maps.items():
         name, found = next(iter(select_heads(model, [head]).items()))
@@ -189,6 +216,13 @@ def gates(model: Model) -> Iterator[dict[str, Tensor]]:
     """Multiply every head's output by a gate of 1 that carries gradients; yields {site name: (n_head,) tensor}.
 
     A backward pass inside the block leaves dL/dgate in each `.grad` (Michel et al. 2019).
+
+    >>> import torch
+    >>> ids = torch.arange(8)[None]
+    >>> with hs.gates(model) as gates:
+    ...     model.module(ids, labels=ids).loss.backward()
+    >>> [gate.grad.shape for gate in gates.values()]  # one number per head: how much the loss depends on it
+    [torch.Size([4]), torch.Size([4])]
     """
     values = {site.name: torch.ones(site.n_heads, device=model.device, requires_grad=True) for site in model.sites}
     with tapped(model.module, _Gates(model, values), model.attention):
@@ -214,6 +248,12 @@ def replace_attention(
     """Put a function of (scores, mask) in place of softmax(scores + mask).
 
     Scores are (batch, head, query, key); the mask is added to scores where entries are absent, or None.
+
+    >>> import torch
+    >>> def uniform(scores, mask):
+    ...     return torch.softmax(0 * scores if mask is None else mask + 0 * scores, dim=-1)
+    >>> with hs.replace_attention(model, uniform, layers=[1]):
+    ...     changed = hs.loss(model, ["the cat sat"])
     """
     modules = _modules(model)
     wanted = None if layers is None else set(layers)

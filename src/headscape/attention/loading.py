@@ -96,6 +96,7 @@ def reading(place: Path) -> Iterator[None]:
         raise InputError(f"{place} cannot be read as a model: {type(error).__name__}: {said}") from error
 
 
+MOST_LAYERS = 10_000
 RAGGED = "headscape ragged {}: open this folder with headscape.load_model"
 """Model type of a ragged network: what plain transformers says it does not know."""
 
@@ -107,12 +108,21 @@ def mark_ragged(folder: Path) -> None:
     write_json(file, {**said, "model_type": RAGGED.format(said["model_type"]), "stock_model_type": said["model_type"]})
 
 
+def _check_layers(folder: Path, said: Any) -> None:
+    """Refuse a number of layers that transformers would set out to build for hours."""
+    for name, value in said.items() if isinstance(said, dict) else ():
+        _check_layers(folder, value)
+        if "layer" in name and isinstance(value, int | float) and value > MOST_LAYERS:
+            raise InputError(f"{folder}: config.json says {name} = {value:g}; up to {MOST_LAYERS:,} layers are built")
+
+
 def read_config(folder: Path) -> Any:
     """The configuration of a model folder; of a ragged one, that of the stock network it was cut from."""
     import transformers
 
     with reading(folder):
         said = read_json(folder / "config.json")
+        _check_layers(folder, said)
         stock = said.pop("stock_model_type", None) if isinstance(said, dict) else None
         if stock is not None:
             config = transformers.AutoConfig.for_model(**{**said, "model_type": stock})

@@ -57,7 +57,7 @@ class ModelEntry:
 def list_models() -> list[ModelEntry]:
     """The bundled models, and whether their weights are here.
 
-    >>> [entry.name for entry in list_models()]
+    >>> [entry.name for entry in hs.list_models()]
     ['smollm2-135m', 'minilm-l6', 'gemma3-270m', 'mpnet-base', 'vit-fmnist']
     """
     return [
@@ -74,6 +74,11 @@ class Model:
     context, None when there is no limit. `prefix` are ids the tokenizer should put before a text but does not.
     `location` is the absolute path of a model that is loaded by its path, None for one known by name. `quantized` says
     in how few bits the weights were stored, "" where they were not, or were drawn anew.
+
+    >>> model.task, model.n_layers, model.n_heads, model.n_parameters
+    ('causal-lm', 2, 4, ...)
+    >>> model.tokenizer.encode("cat")  # of the model; .module is the network itself
+    [67, 65, 84]
     """
 
     module: torch.nn.Module
@@ -204,6 +209,11 @@ def load_model(
     ------
     InputError
         Unknown name, folder without weights, pickled checkpoint, wrong device or dtype.
+
+    >>> vit = hs.load_model("vit-fmnist")  # comes with headscape
+    >>> vit.task, vit.n_layers, vit.n_heads
+    ('image-classifier', 6, 6)
+    >>> control = hs.load_model("vit-fmnist", random_init=0)  # the same network before training
     """
     if find_spec("torch") is None or find_spec("transformers") is None:
         raise InputError("loading a model needs torch and transformers: pip install 'headscape[models]'")
@@ -411,6 +421,8 @@ def _describe(module: Any, tokenizer: Any, *, folder: Path | None, **known: Any)
     limit = _first(config, "max_position_embeddings", "n_positions", "max_seq_len")
     if limit is not None and getattr(config, "model_type", "") in ("roberta", "mpnet", "xlm-roberta", "camembert"):
         limit -= 2  # their positions start behind the padding index
+    if limit is not None and not limit >= 1:
+        raise InputError(f"{known['source']} takes {limit} tokens by its configuration; it cannot be shown anything")
     alibi = getattr(config, "alibi", False) or getattr(config, "model_type", "") == "bloom"
     return Model(
         module=module,
@@ -440,6 +452,13 @@ def wrap_module(
     found; otherwise `attention` names the submodules that compute attention (their softmax must run over a tensor
     (batch, head, query, key)). Such a module is captured on a list of its own inputs: a tensor, or a tuple or dict of
     arguments for each batch; `example` is one of them, needed before anything was captured.
+
+    >>> import torch
+    >>> layer = torch.nn.TransformerEncoderLayer(d_model=8, nhead=2, batch_first=True)
+    >>> inputs = [torch.randn(1, 5, 8), torch.randn(1, 5, 8)]
+    >>> wrapped = hs.wrap_module(torch.nn.TransformerEncoder(layer, num_layers=1).eval(), example=inputs[0])
+    >>> hs.capture(wrapped, inputs).tensor(0)
+    AttentionTensor(5 queries x 5 keys x 2 heads, full, probs)
     """
     module, tokenizer, attention = _underlying(module, tokenizer, attention)
     if hasattr(module, "config") and hasattr(module.config, "model_type"):

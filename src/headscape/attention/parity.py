@@ -52,6 +52,10 @@ def check_parity(model: Model, batch: Any = None) -> Parity:
     """Compare the logits under capture with the model's own eager logits on one short input.
 
     Raises a `HeadscapeError` when some attention layer was not captured.
+
+    >>> parity = hs.check_parity(model)
+    >>> parity.max_difference <= parity.tolerance * parity.scale
+    True
     """
     batch = example_input(model) if batch is None else batch
     tap = CaptureTap(model.module, {s.name: (s, list(range(s.n_heads))) for s in model.sites}, KEEP[:1], "float32")

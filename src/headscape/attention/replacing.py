@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from contextlib import ExitStack
+from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager, ExitStack
 from typing import TYPE_CHECKING, Any
 
 import numpy.typing as npt
@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from headscape.attention.capture import main_output
-from headscape.attention.intervene import patch_maps
+from headscape.attention.intervene import patch_maps, scale_scores
 from headscape.attention.loss import task_loss, tasks_of
 from headscape.attention.samples import Sample
 from headscape.attention.sites import run
@@ -60,10 +60,17 @@ class Intervention:
 
     def change(self, maps: Mapping[HeadId, npt.NDArray[Any]]) -> float:
         """Give these heads other maps (n_query, n_key): the increase of the loss, or ||h' - h|| / ||h||."""
-        changed = {(head.block, head.layer) for head in maps}
+        return self._changed(patch_maps(self.model, dict(maps)), list(maps))
+
+    def sharpen(self, head: HeadId, factor: float) -> float:
+        """Multiply the scores of a head by a factor, as a lower temperature does: the same."""
+        return self._changed(scale_scores(self.model, [head], factor), [head])
+
+    def _changed(self, intervention: AbstractContextManager[Model], heads: Sequence[HeadId]) -> float:
+        changed = {(head.block, head.layer) for head in heads}
         sites = [site for site in self.model.sites if (site.block, site.layer) in changed]
         with ExitStack() as during:
-            during.enter_context(patch_maps(self.model, dict(maps)))
+            during.enter_context(intervention)
             if self._stack is not None:
                 during.enter_context(self._stack.replayed(self._outputs, self._stack.first(sites)))
             after = self._run()

@@ -18,7 +18,7 @@ from headscape.attention.models import Model
 from headscape.captures import Capture
 from headscape.errors import InputError
 
-__all__ = ["Sample", "grouped", "is_text", "replayed", "samples_of"]
+__all__ = ["Sample", "check_ids", "grouped", "is_text", "replayed", "samples_of"]
 
 
 @dataclass(frozen=True)
@@ -111,7 +111,7 @@ def _text_samples(
     samples: list[Sample] = []
     for ids, origin in zip(windows.ids, windows.origins, strict=True):
         arguments = with_decoder(model, {"input_ids": torch.from_numpy(ids)[None]})
-        _check_ids(model, arguments["input_ids"], len(samples))
+        check_ids(model, arguments["input_ids"], f"input {len(samples)}")
         passed = arguments["input_ids"] if model.task == "module" else arguments
         names = _names(model, arguments, passed) if shown else {}
         samples.append(Sample(passed, names, {"input_ids": ids}, list(origin)))
@@ -134,7 +134,7 @@ def _given_samples(
         ids = whole.get("input_ids")
         if model.reads_ids and (others := ", ".join(sorted(set(whole) - {"input_ids"}))):
             raise InputError(f"{model.source} reads token ids alone: give input_ids without {others}")
-        _check_ids(model, ids, i)
+        check_ids(model, ids, f"input {i}")
         stored = {f"argument/{name}": value.numpy() for name, value in whole.items() if name != "input_ids"}
         if ids is not None:
             stored["input_ids"] = ids[0].numpy()
@@ -143,16 +143,17 @@ def _given_samples(
     return samples, {"kind": "ids", "inputs": len(given), "lengths": lengths, "sha256": digest.hexdigest()}
 
 
-def _check_ids(model: Model, ids: Tensor | None, i: int) -> None:
+def check_ids(model: Model, ids: Tensor | None, what: str) -> None:
+    """Refuse token ids (1, n_token) that a model does not know or that are too many for it; `what` they are of."""
     if ids is None:
         return
     n_vocabulary = getattr(model.config, "vocab_size", None)
     if n_vocabulary is not None and not 0 <= int(ids.min()) <= int(ids.max()) < n_vocabulary:
         raise InputError(
-            f"input {i} has token ids from {int(ids.min())} to {int(ids.max())}; {model.source} knows 0 to {n_vocabulary - 1}"
+            f"{what} has token ids from {int(ids.min())} to {int(ids.max())}; {model.source} knows 0 to {n_vocabulary - 1}"
         )
     if model.max_tokens is not None and ids.shape[1] > model.max_tokens:
-        raise InputError(f"input {i} has {ids.shape[1]} tokens, {model.source} takes at most {model.max_tokens}")
+        raise InputError(f"{what} has {ids.shape[1]} tokens, {model.source} takes at most {model.max_tokens}")
 
 
 def _names(model: Model, arguments: Mapping[str, Tensor], example: Any) -> dict[str, tuple[list[str], list[str]]]:

@@ -54,6 +54,12 @@ class Tracker:
     ------
     InputError
         From the first capture, if it cannot be made. Later ones only warn: a full disk does not end a training.
+
+    >>> tracker = hs.Tracker(every=2, out="series", tokens=12, batches=2)
+    >>> [tracker.step(model) for _ in range(4)]  # call it after each step of the optimizer
+    [False, True, False, True]
+    >>> hs.series("series").steps
+    array([2, 4])
     """
 
     def __init__(

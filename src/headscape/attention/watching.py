@@ -230,11 +230,12 @@ def layers_and_outputs(model: Model) -> list[tuple[nn.Module, nn.Module]]:
 
 
 @contextmanager
-def _followed(model: Model, skip: bool, take: Callable[[Tensor], None]) -> Iterator[None]:
+def _followed(model: Model, skip: bool | float, take: Callable[[Tensor], None]) -> Iterator[None]:
     """`take` what enters the stack and what leaves each layer; without skip a layer gives its attention's output alone.
 
     That is the model of Wertich's hypothesis (2024, section 7.2.3): no skip connection, no feed-forward part; biases
-    stay. The whole output is scaled to the size of the input, which the norm before the next layer undoes, if any.
+    stay. The whole output is scaled to the size of the input, which the norm before the next layer undoes, if any. A
+    number s is the advanced form of the hypothesis: s of the input and 1 - s of that output.
     """
 
     def size(x: Tensor) -> Tensor:
@@ -256,9 +257,10 @@ def _followed(model: Model, skip: bool, take: Callable[[Tensor], None]) -> Itera
                     entered.append(True)
                     take(entering.detach())
                 after = out[0] if isinstance(out, tuple) else out
-                if not skip:
+                if skip is not True:
                     mixed = attended[0].reshape(after.shape)
-                    after = mixed * (size(entering) / size(mixed).clamp_min(torch.finfo(mixed.dtype).tiny))
+                    mixed = mixed * (size(entering) / size(mixed).clamp_min(torch.finfo(mixed.dtype).tiny))
+                    after = skip * entering + (1 - skip) * mixed if skip else mixed
                 take(after.detach())
                 return (after, *out[1:]) if isinstance(out, tuple) else after
 
@@ -272,10 +274,12 @@ def by_depth(
     samples: Sequence[Sample],
     measure: Callable[[Array], Any] = lambda state: state,
     *,
-    skip: bool = True,
+    skip: bool | float = True,
     alpha: float = 1.0,
 ) -> list[Any]:
     """Measure the hidden states (n_input, n_token, dim) entering the stack and leaving each layer, one by one.
+
+    `skip` False is attention alone, a number s of it s of the input beside 1 - s of attention (`_followed`).
 
     `alpha` scales the spectra of all Wq and Wk (biases too), which multiplies every score by alpha^2; it is applied to
     the scores, so that QK-norm does not undo it.

@@ -19,6 +19,9 @@ def gaussian(
     ] = 10,
     block: o.Block = None,
     random_weights: o.RandomWeights = False,
+    temperatures: Annotated[
+        bool, typer.Option("--temperatures", help="Also halve and double the scores of every head: what it costs.")
+    ] = False,
     use_model: Annotated[
         bool,
         typer.Option(
@@ -39,6 +42,7 @@ def gaussian(
             loader=asked.loader,
             block=block,
             batches=batches,
+            temperatures=temperatures,
             random_state=asked.seed,
             **how,
         )

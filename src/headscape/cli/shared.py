@@ -119,6 +119,7 @@ NEXT = {  # what a reader may want after a study
     "compare": "who is who in each of them? headscape heads RUN",
     "series": "the heads of one checkpoint by role: headscape heads RUN",
     "train": "do its tokens become alike along depth? headscape collapse {run}",
+    "laws": "the same of a trained network: headscape gaussian RUN",
     "table1": "the same of a trained network: headscape collapse MODEL",
 }
 

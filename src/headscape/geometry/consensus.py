@@ -23,7 +23,13 @@ FloatArray = npt.NDArray[np.float64]
 
 @dataclass(frozen=True, eq=False)
 class Consensus:
-    """What several fits agree on, for one axis of length n."""
+    """What several fits agree on, for one axis of length n.
+
+    >>> captured = hs.open_capture(run)
+    >>> agreed = hs.consensus([hs.Questionnaire(n_iter=1).fit(captured.tensor(i)) for i in range(2)])
+    >>> agreed.n_fits, agreed.distances.shape, agreed.tree.n_leaves
+    (2, (8, 8), 8)
+    """
 
     distances: FloatArray  # (n, n); mean of the distances, each over its median
     spread: FloatArray  # (n, n); their standard deviation over the fits, 0 for a single one
@@ -48,6 +54,12 @@ def consensus(fits: Sequence[Questionnaire], axis: int = -1) -> Consensus:
     InputError
         If there is no fit or no such axis, one is not fitted or has only distances of neighbours, or the axes differ in
         length.
+
+    >>> rng = np.random.default_rng(0)
+    >>> two_groups = np.kron(np.eye(2), np.ones((4, 4)))
+    >>> fits = [hs.Questionnaire().fit(two_groups + 0.1 * rng.normal(size=(8, 8))) for _ in range(3)]
+    >>> hs.consensus(fits, axis=0).tree.level(1)  # the label of each row: the two groups are found
+    array([1, 1, 1, 1, 0, 0, 0, 0])
     """
     if not fits:
         raise InputError("a consensus needs at least one fitted questionnaire, none was given")

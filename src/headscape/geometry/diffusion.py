@@ -162,7 +162,7 @@ def diffusion_map(affinity: Any, n_components: int = 3, t: float = 1.0, markov_a
     (n, n_components) float64. Signs are fixed by the third moment, so permuting the points permutes the rows.
 
     >>> blocks = np.kron(np.eye(2), np.ones((2, 2)))
-    >>> diffusion_map(blocks, n_components=1).round(6).T ** 2
+    >>> hs.diffusion_map(blocks, n_components=1).round(6).T ** 2
     array([[1., 1., 1., 1.]])
     """
     integer("n_components", n_components, 1, 10_000)

@@ -78,10 +78,9 @@ def tree_distance(
         If a tree is missing or does not fit its axis, an entry is not finite, the smallest tile does not fit into
         `max_memory`, or the scratch file does not fit on the disk.
 
-    >>> from headscape.tree import PartitionTree
     >>> X = np.array([[0.0, 0.0], [2.0, 0.0], [1.0, 1.0]])
-    >>> halves = PartitionTree.dyadic(2)                   # folders {0, 1} with weight 1, {0} and {1} with weight 1/2
-    >>> tree_distance(X, [None, halves], axis=0)
+    >>> halves = hs.PartitionTree.dyadic(2)  # folders {0, 1} with weight 1, {0} and {1} with weight 1/2
+    >>> hs.tree_distance(X, [None, halves], axis=0)
     array([[0., 2., 2.],
            [2., 0., 1.],
            [2., 1., 0.]])

@@ -53,7 +53,7 @@ def organize_matrix(M: npt.ArrayLike, questionnaire: Questionnaire | None = None
         If `M` is not a matrix of finite real numbers.
 
     >>> M = np.array([[1.0, 0.0, 1.0], [0.0, 2.0, 0.0], [1.0, 0.0, 1.0]])
-    >>> organize_matrix(M).matrix
+    >>> hs.organize_matrix(M).matrix
     array([[1., 1., 0.],
            [1., 1., 0.],
            [0., 0., 2.]])

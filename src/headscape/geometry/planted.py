@@ -72,7 +72,7 @@ def planted(
     InputError
         For an unknown kind, or a shape it cannot have.
 
-    >>> planted("softmax", (32, 32, 16), noise=0.5, random_state=3)
+    >>> hs.planted("softmax", (32, 32, 16), noise=0.5, random_state=3)
     Planted(softmax, shape (32, 32, 16), noise 0.5, labels on query, key, head)
     """
     one_of("kind", kind, _KINDS)

@@ -115,13 +115,12 @@ class Questionnaire(BaseEstimator):  # type: ignore[misc]  # scikit-learn is unt
     n_iter_
         Number of rounds done.
 
-    >>> from headscape.geometry.planted import planted
-    >>> P = planted("blocks", (32, 32, 16), noise=0.5)
-    >>> q = Questionnaire().fit(P.values)
+    >>> P = hs.planted("blocks", (32, 32, 16), noise=0.5)
+    >>> q = hs.Questionnaire().fit(P.values)
     >>> q.trees_.axis2
     PartitionTree(16 leaves, 9 levels of 1, 2, 3, 4, .., 7, 8, 16 folders)
-    >>> fine = P.labels["head"]["fine"]                     # 8 planted clusters of heads
-    >>> len(set(zip(fine, q.trees_.axis2.level(7))))        # each is one of the 8 folders of level 7
+    >>> fine = P.labels["head"]["fine"]  # 8 planted clusters of heads
+    >>> len(set(zip(fine, q.trees_.axis2.level(7))))  # each is one of the 8 folders of level 7
     8
     """
 

@@ -73,7 +73,8 @@ class HopfieldAttention(nn.Module):
     dropout
         Of the probabilities, in training.
 
-    >>> layer = HopfieldAttention(8, 2)
+    >>> import torch
+    >>> layer = hs.HopfieldAttention(8, 2)
     >>> x = torch.randn(1, 5, 8)
     >>> x, state = layer(x)
     >>> x, state = layer(x, state)

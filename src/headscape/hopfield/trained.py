@@ -16,6 +16,7 @@ from torch import Tensor
 from headscape.errors import InputError
 from headscape.hopfield.networks import Attention, NetworkConfig, Transformer
 from headscape.hopfield.pretrained import Pretrained, network_of
+from headscape.runs import Run
 from headscape.storage import read_arrays, read_json
 
 __all__ = ["Trained", "find_trained", "first_names", "is_training_run", "whole_state"]
@@ -23,8 +24,7 @@ __all__ = ["Trained", "find_trained", "first_names", "is_training_run", "whole_s
 
 def is_training_run(path: str | Path) -> bool:
     """Whether a folder is a run of `headscape train`."""
-    file = Path(path) / "run.json"
-    return file.is_file() and read_json(file).get("config", {}).get("kind") == "train"
+    return (Path(path) / "run.json").is_file() and Run.open(path).meta.get("config", {}).get("kind") == "train"
 
 
 def first_names(state: Mapping[str, Tensor]) -> dict[str, str]:

@@ -39,6 +39,9 @@ def report(source: Run | Capture | Result | Sequence[Result] | str | Path, out: 
         one or more results, whose page then has no attention maps.
     out
         Where to write; RUN/report.html for a run, else report.html here.
+
+    >>> hs.report(run, "page.html").name
+    'page.html'
     """
     from headscape.report import write_report
 
@@ -76,8 +79,7 @@ def show(
     Where a notebook allows scripts, a token can be chosen and the map be enlarged; elsewhere a still picture stands in
     its place.
 
-    >>> import numpy as np
-    >>> show(AttentionTensor(np.eye(3)[:, :, None]), 0, 0)[:4]
+    >>> hs.show(hs.AttentionTensor(np.eye(3)[:, :, None]), 0, 0)[:4]
     '<div'
     """
     X = source if isinstance(source, AttentionTensor) else _tensor(open_capture(source), batch, block)

@@ -16,11 +16,22 @@ import numpy.typing as npt
 
 from headscape.errors import InputError
 
-__all__ = ["BEYOND", "alignment_z", "rotation_test", "rotations_of", "score_spectrum", "symmetric_share"]
+__all__ = [
+    "BEYOND",
+    "LEADING",
+    "alignment_z",
+    "rotation_test",
+    "rotations_of",
+    "score_spectrum",
+    "shared_directions",
+    "symmetric_share",
+]
 
 FloatArray = npt.NDArray[np.float64]
 CHUNK = 64
 """Rotations held at a time."""
+LEADING = 4
+"""Singular vectors of a head that count as its leading ones."""
 BEYOND = 3.0
 """|z| from which an alignment stands out."""
 
@@ -129,6 +140,18 @@ def symmetric_share(queries: npt.ArrayLike, keys: npt.ArrayLike) -> FloatArray:
     square = (mixed * mixed.swapaxes(1, 2)).sum(axis=(1, 2))
     energy = ((q @ q.swapaxes(1, 2)) * (k @ k.swapaxes(1, 2))).sum(axis=(1, 2))
     return np.asarray((1 + np.divide(square, energy, out=np.zeros(len(q)), where=energy > 0)) / 2)
+
+
+def shared_directions(queries: npt.ArrayLike, keys: npt.ArrayLike) -> FloatArray:
+    r"""How far every head's queries and keys read the same leading directions of their input, (n_head,).
+
+    .. math:: \|V_q V_k^T\|_F^2 / r
+
+    with V the r = `LEADING` first right singular vectors of each: 1 for one subspace, r / d for unrelated ones.
+    """
+    q, k = _heads(queries, keys)
+    leading: list[Any] = [np.linalg.svd(w, full_matrices=False)[2][:, :LEADING] for w in (q, k)]
+    return np.asarray(((leading[0] @ leading[1].swapaxes(1, 2)) ** 2).sum(axis=(1, 2)) / leading[0].shape[1])
 
 
 def score_spectrum(queries: npt.ArrayLike, keys: npt.ArrayLike) -> FloatArray:

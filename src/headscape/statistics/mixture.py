@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from itertools import combinations
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -10,7 +11,16 @@ import numpy.typing as npt
 from scipy.special import softmax
 
 from headscape.errors import InputError
-from headscape.statistics.gaussian import Gaussian, entropy, linear_map, mutual_information
+from headscape.statistics.gaussian import (
+    Gaussian,
+    entropy,
+    fit_gaussian,
+    jensen_shannon,
+    linear_map,
+    mutual_information,
+    principal_subspace,
+)
+from headscape.statistics.left_out import folds, without
 from headscape.statistics.spectra import energy_rank
 
 __all__ = [
@@ -19,6 +29,7 @@ __all__ = [
     "attention_step",
     "energy_rank",
     "information_between",
+    "position_divergence",
     "position_share",
     "propagate",
     "relative_difference",
@@ -28,6 +39,8 @@ __all__ = [
 ]
 
 Array = npt.NDArray[Any]
+COMPONENTS, PARTS, DRAWS, SHUFFLES = 8, 3, 1000, 3
+"""Of `position_divergence`: principal components, parts of the text, draws behind a divergence, shuffles of its null."""
 
 
 def propagate(joint: Gaussian, A: npt.ArrayLike, Wv: npt.ArrayLike) -> Gaussian:
@@ -133,6 +146,28 @@ def spread_by_depth(X: npt.ArrayLike, layers: Sequence[Weights], **options: Any)
         X = X * (size / np.linalg.norm(X))
         found.append(token_spread(X))
     return found
+
+
+def position_divergence(tokens: npt.ArrayLike, seed: int = 0, left_out: bool = False) -> Array:
+    """How far the distributions of positions are apart: Jensen-Shannon divergence (nats) of Gaussians, and its null.
+
+    Positions of tokens (n_input, n_position, d) in thirds, each third's tokens as a Gaussian in the 8 leading principal
+    components of all; the mean over the three pairs. The null is the same with the tokens dealt out at random. Returns
+    (1, 2), or with `left_out` (1 + n_input, 2): of all inputs, then with each left out.
+    """
+    T = np.asarray(tokens, dtype=float)
+    projected = principal_subspace(T.reshape(-1, T.shape[-1]), min(COMPONENTS, T.shape[-1])).project(T)
+    return np.array([_divergence(without(projected, fold), seed) for fold in (folds(len(T)) if left_out else (0,))])
+
+
+def _divergence(projected: Array, seed: int) -> tuple[float, float]:
+    flat = projected.reshape(-1, projected.shape[-1])
+    third = np.tile(np.arange(projected.shape[1]) * PARTS // projected.shape[1], len(projected))
+    rng, found = np.random.default_rng(seed), []
+    for labels in (third, *(rng.permutation(third) for _ in range(SHUFFLES))):
+        parts = [fit_gaussian(flat[labels == k]) for k in range(PARTS)]
+        found.append(np.mean([jensen_shannon(p, q, DRAWS, seed).value for p, q in combinations(parts, 2)]))
+    return float(found[0]), float(np.mean(found[1:]))
 
 
 def position_share(tokens: npt.ArrayLike) -> float:

@@ -10,9 +10,10 @@ import numpy.typing as npt
 from headscape.statistics.edits import random_basis
 from headscape.statistics.softmax import on_sphere
 
-__all__ = ["Angles", "aligned_traces", "bound_ratios", "scores_by_angle", "traces_of_spectra"]
+__all__ = ["BASES", "Angles", "aligned_traces", "bound_ratios", "scores_by_angle", "traces_of_spectra"]
 
 Array = npt.NDArray[Any]
+BASES = ("unrelated", "aligned, paired by rank", "aligned, paired at random")
 
 
 class Angles(NamedTuple):
@@ -60,12 +61,11 @@ def aligned_traces(n: int, draws: int, random_state: int = 0) -> dict[str, Array
     With singular values paired by rank it is about 1 (printed: always), paired at random (8 / 3 pi)^2 = 0.72.
     """
     rng = np.random.default_rng(random_state)
-    names = ("unrelated", "aligned, paired by rank", "aligned, paired at random")
-    found = {name: np.zeros(draws) for name in names}
+    found = {name: np.zeros(draws) for name in BASES}
     for i in range(draws):
         A, B = rng.standard_normal((2, n, n))
         a, b = (np.linalg.svd(M, compute_uv=False) for M in (A, B))
-        for name, trace in zip(names, ((A * B).sum(), a @ b, a @ rng.permutation(b)), strict=True):
+        for name, trace in zip(BASES, ((A * B).sum(), a @ b, a @ rng.permutation(b)), strict=True):
             found[name][i] = trace / n**2
     return found
 

@@ -43,6 +43,10 @@ def open_result(run: Run | str | Path, study: str, key: str | None = None) -> Re
     """The result of a study in a run, read only: the newest finished one, or that whose folder name begins with `key`.
 
     Raises an `InputError` where there is none, with the command that makes one.
+
+    >>> result = hs.compare_prompts(run, 0, 1)  # kept in the run
+    >>> hs.open_result(run, "change").headline() == result.headline()
+    True
     """
     kind = result_class(study)
     opened = run if isinstance(run, Run) else Run.open(run)

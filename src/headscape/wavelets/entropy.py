@@ -79,8 +79,8 @@ def head_entropies(X: npt.ArrayLike, trees: Trees, n_basis: int = 400) -> pd.Dat
         If a tree does not fit its axis, or an entry is NaN, infinite or beyond 1e300.
 
     >>> X = np.zeros((4, 4, 2)); X[:2, :2, 1] = 1
-    >>> tree = PartitionTree.dyadic(4)
-    >>> head_entropies(X, (tree, tree))[["l1_all", "dc", "l1_rel"]].round(3)
+    >>> tree = hs.PartitionTree.dyadic(4)
+    >>> hs.head_entropies(X, (tree, tree))[["l1_all", "dc", "l1_rel"]].round(3)
           l1_all   dc  l1_rel
     head
     0        0.0  0.0   0.000
@@ -108,8 +108,8 @@ def network_entropy(X: npt.ArrayLike, trees: Trees, n_basis: int = 100) -> pd.Se
 
     The entries are the columns of `head_entropies`; X may have any order >= 1 and needs one tree per axis.
 
-    >>> tree = PartitionTree.dyadic(4)
-    >>> network_entropy(np.ones((4, 4, 4)), (tree, tree, tree))[["l1_top", "dc", "l1_rel"]].round(9).tolist()
+    >>> tree = hs.PartitionTree.dyadic(4)
+    >>> hs.network_entropy(np.ones((4, 4, 4)), (tree, tree, tree))[["l1_top", "dc", "l1_rel"]].round(9).tolist()
     [8.0, 8.0, 0.0]
     """
     values, names = as_floats(X)
@@ -143,6 +143,10 @@ def decay_curve(
     without
         An axis whose constant function is left out, as the keys' (1) of attention that sums to 1 over them: there all
         coefficients but the mean are 0 by construction, and the mean is one number for all heads.
+
+    >>> tree = hs.PartitionTree.dyadic(4)
+    >>> hs.decay_curve(np.kron([[1.0, 5.0], [2.0, 2.0]], np.ones((2, 2))), (tree, tree), n=6).round(6)
+    array([10.,  4.,  4.,  2.,  0.,  0.])
     """
     one_of("by", by, ("magnitude", "support"))
     one_of("per", per, ("head", "network"))
@@ -169,8 +173,8 @@ def reconstruct(X: npt.ArrayLike, trees: Trees, k: int) -> FloatArray:
     """Rebuild `X` from the k coefficients of largest magnitude (ties by index), the constant term among them.
 
     >>> X = np.kron([[1.0, 5.0], [2.0, 2.0]], np.ones((2, 2)))
-    >>> tree = PartitionTree.dyadic(4)
-    >>> bool(np.allclose(reconstruct(X, (tree, tree), 4), X))
+    >>> tree = hs.PartitionTree.dyadic(4)
+    >>> bool(np.allclose(hs.reconstruct(X, (tree, tree), 4), X))
     True
     """
     integer("k", k, low=0)
@@ -186,7 +190,7 @@ def top_energy(X: npt.ArrayLike, trees: Trees, fraction: float = 0.01, constant:
     The number of coefficients is rounded up; constant=False leaves the constant term out of both. 0 where there is no
     energy.
 
-    >>> top_energy(np.ones((8, 8)), [PartitionTree.dyadic(8)] * 2)
+    >>> hs.top_energy(np.ones((8, 8)), [hs.PartitionTree.dyadic(8)] * 2)
     1.0
     """
     if not 0 < fraction <= 1:

@@ -95,7 +95,7 @@ def lifting(tree: PartitionTree) -> Lifting:
 def haar_support(tree: PartitionTree) -> HaarSupport:
     """Describe every basis function of a tree: support, folder, level, l1 norm, scale.
 
-    >>> haar_support(PartitionTree.from_labels([[0, 0, 0, 1]])).support
+    >>> hs.haar_support(hs.PartitionTree.from_labels([[0, 0, 0, 1]])).support
     array([4, 4, 3, 2])
     """
     n = tree.n_leaves
@@ -196,8 +196,8 @@ def haar_transform(X: npt.ArrayLike, trees: Trees, dtype: npt.DTypeLike = np.flo
     InputError
         If a tree does not fit its axis, or an entry is NaN, infinite or beyond 1e300.
 
-    >>> tree = PartitionTree.dyadic(4)
-    >>> haar_transform([1.0, 1.0, 3.0, 3.0], tree).round(6)
+    >>> tree = hs.PartitionTree.dyadic(4)
+    >>> hs.haar_transform([1.0, 1.0, 3.0, 3.0], tree).round(6)
     array([ 4., -2.,  0.,  0.])
     """
     return _checked_transform(X, trees, dtype, inverse=False)
@@ -206,8 +206,8 @@ def haar_transform(X: npt.ArrayLike, trees: Trees, dtype: npt.DTypeLike = np.flo
 def inverse_haar_transform(C: npt.ArrayLike, trees: Trees, dtype: npt.DTypeLike = np.float64) -> npt.NDArray[Any]:
     """Rebuild the array from its coefficients; the arguments are those of `haar_transform`.
 
-    >>> tree = PartitionTree.dyadic(4)
-    >>> inverse_haar_transform(haar_transform([1.0, 2.0, 4.0, 8.0], tree), tree).round(6)
+    >>> tree = hs.PartitionTree.dyadic(4)
+    >>> hs.inverse_haar_transform(hs.haar_transform([1.0, 2.0, 4.0, 8.0], tree), tree).round(6)
     array([1., 2., 4., 8.])
     """
     return _checked_transform(C, trees, dtype, inverse=True)

@@ -330,12 +330,12 @@ def paraproduct(
     InputError
         If trees or mask do not fit, a present entry is not finite, or the function overflows.
 
-    >>> tree = PartitionTree.dyadic(4)
+    >>> tree = hs.PartitionTree.dyadic(4)
     >>> g = np.log(np.outer([1.0, 2.0, 3.0, 4.0], [0.1, 0.2, 0.3, 0.4]))
-    >>> p = paraproduct(g, tree, tree, "identity")
+    >>> p = hs.paraproduct(g, tree, tree, "identity")
     >>> bool(abs(p.residual).max() < 1e-12)
     True
-    >>> p = paraproduct(g, tree, tree)              # of a sum of row and column terms only A'' [..] [..] is left
+    >>> p = hs.paraproduct(g, tree, tree)  # of a sum of row and column terms only A'' [..] [..] is left
     >>> bool(p.terms.first.max() < 1e-12), p.terms.second.shape
     (True, (2, 2))
     """

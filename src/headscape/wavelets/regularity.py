@@ -121,11 +121,11 @@ def holder_exponent(
         round-off (a constant, or a sum of a row and a column term).
 
     >>> x = np.linspace(0, 1, 64)
-    >>> tree = PartitionTree.dyadic(64)
-    >>> round(holder_exponent(np.sin(x[:, None] * x), tree, tree).exponent, 1)
+    >>> tree = hs.PartitionTree.dyadic(64)
+    >>> round(hs.holder_exponent(np.sin(x[:, None] * x), tree, tree).exponent, 1)
     1.0
     >>> noise = np.random.default_rng(0).normal(size=(64, 64))
-    >>> round(holder_exponent(noise, tree, tree).exponent, 1)
+    >>> round(hs.holder_exponent(noise, tree, tree).exponent, 1)
     -0.5
     """
     one_of("noise", noise, ("auto", "none", "white"))

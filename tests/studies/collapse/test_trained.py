@@ -12,9 +12,9 @@ from headscape.cli.shared import app
 from headscape.collapse.residual import effective_rank, relative_residual
 from headscape.collapse.similarity import histogram, token_similarities
 from headscape.errors import InputError
-from headscape.hopfield.trained import find_trained
+from headscape.hopfield.trained import find_trained, is_training_run
 from headscape.runs import Run
-from headscape.studies.collapse.trained import collapse_trained, is_training_run
+from headscape.studies.collapse.trained import collapse_trained
 from headscape.studies.train import train
 
 import_module("headscape.cli.collapse")  # registers the command

@@ -1,5 +1,6 @@
 """The Gaussian study: the whole of it on small models, with any engine, and the command."""
 
+import dataclasses
 import json
 
 import numpy as np
@@ -9,18 +10,21 @@ from typer.testing import CliRunner
 
 import headscape as hs
 import zoo
+from headscape.attention.intervene import scale_scores
+from headscape.attention.loss import task_loss, tasks_of
 from headscape.attention.models import wrap_module
-from headscape.attention.samples import Sample
+from headscape.attention.samples import Sample, replayed
 from headscape.attention.watching import by_depth, in_double, watch_layers
 from headscape.captures import Capture
 from headscape.cli import gaussian as command
 from headscape.cli.shared import app
 from headscape.statistics.layer import COLUMNS
 from headscape.statistics.mixture import token_spread
+from headscape.storage import read_arrays
 from headscape.studies import open_result
 from headscape.studies.gaussian.result import GaussianResult
 from headscape.studies.gaussian.study import gaussian
-from headscape.studies.gaussian.units import VERSIONS, embedded
+from headscape.studies.gaussian.units import FACTORS, VERSIONS, Task, embedded, measure_temperature
 from watched import captured_by, samples_for
 
 
@@ -52,6 +56,12 @@ def test_spreads_by_depth_are_measured_on_content_and_in_float64_without_skip(ll
     with in_double(model):
         states = by_depth(model, samples, skip=False)
     np.testing.assert_allclose(result.arrays["depth/no skip"][1, 2], token_spread(states[2][1, 1:]), rtol=1e-12)
+    with in_double(model):
+        alone, half = by_depth(model, samples, skip=False), by_depth(model, samples, skip=0.5)
+    # the first layer attends alike; half of its input beside half of what it gives, as large as its input
+    np.testing.assert_allclose(half[1], (half[0] + alone[1]) / 2, rtol=1e-12)
+    np.testing.assert_allclose(result.arrays["depth/skip 1/2"][1, 1], token_spread(half[1][1, 1:]), rtol=1e-12)
+    assert result.arrays["divergence/trained"].shape == (3, 6, 2) and result.arrays["divergence/no skip"].shape[1] == 1
     states = by_depth(model, samples)
     np.testing.assert_allclose(result.arrays["depth/trained"][1, 2], token_spread(states[2][1, 1:]), rtol=1e-6)
     assert result.arrays["floor/no skip"][0] == 256 * 2**-52 and result.arrays["floor/trained"][0] == 256 * 2**-23
@@ -256,3 +266,24 @@ def test_the_command(tmp_path):
     for options, message in (([], "was imported"), (["--no-model"], "beside the model")):
         refused = CliRunner().invoke(app, ["gaussian", str(tmp_path / "run"), "--random-weights", *options])
         assert isinstance(refused.exception, hs.InputError) and message in str(refused.exception)
+
+
+def test_the_temperature_of_a_head_is_that_of_the_model_with_its_scores_scaled(llama, tmp_path):
+    model, _, result = llama
+    captured = captured_by(model)
+    measure_temperature(tmp_path / "unit", Task(model, captured, "decoder", 2, slice(1, None), 0, 1))
+    (found,) = read_arrays(tmp_path / "unit")[0].values()
+    assert found.shape == (2, len(FACTORS), 8)
+    sample = replayed(model, captured)[1]
+    for k, head in ((0, (0, 0)), (6, (1, 2))):
+        with torch.no_grad(), scale_scores(model, [head], 2.0):
+            scaled = task_loss(model, tasks_of(model, [sample])[0])[0][0]
+        with torch.no_grad():
+            own = task_loss(model, tasks_of(model, [sample])[0])[0][0]
+        assert found[1, 1, k] == pytest.approx(float(scaled - own), abs=1e-6)
+    planted = result.heads["temperature"].to_numpy() * np.ones((4, 2, 1))
+    judged = dataclasses.replace(result, arrays={**result.arrays, "temperature/changes": planted})
+    said = {f.claim: f.verdict for f in judged.findings()}
+    assert said["gaussian.temperature"] == "holds" and "temperature" in {f.id for f in judged.figures()}
+    other = dataclasses.replace(result, arrays={**result.arrays, "temperature/changes": -planted})
+    assert {f.claim: f.verdict for f in other.findings()}["gaussian.temperature"] == "does not hold"

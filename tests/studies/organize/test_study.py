@@ -116,6 +116,22 @@ def test_figure_1_is_organized_by_the_head_itself(run):
     )
 
 
+def test_circuits_are_drawn_head_by_head_where_the_model_was_asked(run):
+    path, _ = run
+    result = organize(hs.Capture.in_memory([hs.open_capture(path).batch(0)]))
+    assert not {"score-parts", "copying"} & {f.id for f in result.figures()}
+    n = len(result.heads)
+    distance, pair = np.linspace(0, 0.5, n), np.where(np.arange(n) == 2, np.nan, 0.4)
+    asked = replace(
+        result, heads=result.heads.assign(score_distance=distance, score_pair=pair, copying=0.1, induction=0.2)
+    )
+    drawn = {f.id: f for f in asked.figures()}
+    parts = drawn["score-parts"].data
+    np.testing.assert_array_equal(parts["x"], np.delete(distance, 2))  # uniform rows have no parts
+    assert parts["names"][:3] == ["0.0", "0.1", "0.3"] and len(parts["group"]) == n - 1
+    assert drawn["copying"].data["y"].tolist() == [0.1] * n
+
+
 def test_saved_and_loaded_results_are_equal(run):
     path, _ = run
     result = organize(path)

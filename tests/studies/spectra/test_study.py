@@ -1,5 +1,7 @@
 """The spectra study: what it says of a model's weights, and of weights whose truth is planted."""
 
+import dataclasses
+
 import numpy as np
 import pytest
 import torch
@@ -110,7 +112,8 @@ def test_planted_truths_are_found():
     model, changed = planted()
     with put(model, changed):
         result = spectra(model, None, rotations=199)
-    assert verdicts(result) == dict.fromkeys(("spectra.sparser", "spectra.energy", "spectra.alignment"), "holds")
+    claims = ("spectra.sparser", "spectra.energy", "spectra.alignment", "spectra.directions")
+    assert verdicts(result) == dict.fromkeys(claims, "holds")
     first = result.heads[result.heads["head"] % 2 == 0]
     assert (first["z"] > 10).all() and (first["p"] == 1 / 200).all() and (first["symmetric"] > 0.999).all()
     assert (result.heads["score_rank"] < 6.01).all()
@@ -244,3 +247,39 @@ def test_the_command_on_a_model(tmp_path):
     assert "sparser" in result.output
     kept = hs.open_result(out, "spectra")
     assert len(kept.heads) == 72 and (kept.heads["z"].abs() > 3).sum() > 50
+
+
+def test_histograms_count_singular_values_and_noise_follows_the_law(done):
+    _, _, result = done
+    for kind in ("q", "down"):
+        found = result.histograms(kind)
+        width = found.centres[1] - found.centres[0]
+        assert list(found.layers) == [0, 1, 2] and found.rounding == 0
+        assert found.law.sum() * width == pytest.approx(1, abs=0.05)
+        for layer, density in found.layers.items():
+            (i,) = result.matrices.index[(result.matrices["kind"] == kind) & (result.matrices["layer"] == layer)]
+            row = result.matrices.loc[i]
+            m, n = sorted((row["rows"], row["columns"]))
+            edge = row["variance"] ** 0.5 * (m**0.5 + n**0.5)
+            for centre, height in zip(found.centres, density, strict=True):
+                inside = [abs(s / edge - centre) <= width / 2 for s in result.values[f"matrix/{i:04d}"]]
+                assert height == pytest.approx(np.mean(inside) / width)
+            assert np.abs(np.cumsum(density - found.law) * width).max() < 0.12  # random weights
+    assert result.histograms("q").lower == 0 < result.histograms("down").lower
+    drawn = {figure.id: figure.kind for figure in result.figures()}
+    assert all(drawn[f"histogram-{kind}"] == "lines" for kind in result.kinds)
+
+
+def test_shared_directions_are_counted_head_by_head_and_planted_ones_found(done):
+    model, _, result = done
+    q, k = (next(p for p in parts_of(model)[0] if (p.kind, p.layer) == (kind, 1)) for kind in ("q", "k"))
+    Q, K = q.by_head(read(model, q).astype(float)), k.by_head(read(model, k).astype(float))
+    rows = result.heads[result.heads["layer"] == 1]
+    for h in range(4):
+        own, other = (np.linalg.svd(W)[2][:4] for W in (Q[h], K[h // 2]))
+        cosines = [(a @ b) ** 2 for a in own for b in other]
+        assert rows["shared"].iloc[h] == pytest.approx(sum(cosines) / 4)
+    found = verdicts(result)
+    assert found["spectra.directions"] == "cannot tell"  # random weights
+    planted = dataclasses.replace(result, heads=result.heads.assign(shared=result.heads["shared"] + 0.5))
+    assert verdicts(planted)["spectra.directions"] == "holds"

@@ -28,7 +28,7 @@ Positions = npt.NDArray[np.intp]
 def compare_prompts(
     source: Capture | Run | str | Path, first: int = 0, second: int = 1, **how: Unpack[How]
 ) -> ChangeResult:
-    """Say for every head how much of its attention moved between two inputs, most changed first.
+    """Say for every head how much of its attention moved between two inputs.
 
     Parameters
     ----------
@@ -47,6 +47,11 @@ def compare_prompts(
     Tokens are aligned as in a text difference: equal runs of tokens, and replaced runs of the same length. For an aligned
     query, its change is the total variation distance of its two rows of attention over the aligned keys, with all other
     keys as one; a head's change is the mean over the aligned queries that have a choice of keys in both inputs.
+
+    >>> captured = hs.capture(model, ["the cat sat", "the dog sat"])
+    >>> result = hs.compare_prompts(captured)
+    >>> result.to_frame().nlargest(3, "change").columns.tolist()  # the three heads that changed most
+    ['block', 'layer', 'head', 'change']
     """
     work = Work.of(**how)
     captured = open_capture(source)

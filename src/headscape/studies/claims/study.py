@@ -87,6 +87,13 @@ def claims(
     ------
     InputError
         If `only` names nothing, or there is no such model or run. A study that fails is a row that says why.
+
+    >>> result = hs.claims("vit-fmnist", only=["spectra"], quick=True)
+    >>> result.claims[["claim", "verdict"]]
+                   claim      verdict
+    0    spectra.sparser  cannot tell
+    1     spectra.energy  cannot tell
+    2  spectra.alignment        holds
     """
     check_seed(random_state)
     wanted, others = chosen(only), [Run.open(path) for path in beside]

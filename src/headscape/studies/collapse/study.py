@@ -78,6 +78,10 @@ def collapse(
     ------
     InputError
         Nothing to measure (the message says how to capture it), alphas out of range, one token.
+
+    >>> result = hs.collapse(run, model=model)
+    >>> result.headline()
+    'Tokens do not collapse along depth (rank collapse, Dong et al. 2021)'
     """
     integer("batches", batches, low=1)
     check_seed(random_state)

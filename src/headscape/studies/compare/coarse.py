@@ -77,6 +77,9 @@ def coarsen(
         Keep only so many queries and keys of every batch, drawn at random, and organize these.
 
     Raises an `InputError` where a tree has no such level, with those it has.
+
+    >>> hs.coarsen(run, "runs/coarse", clusters=4).tensor(0)
+    AttentionTensor(4 queries x 4 keys x 8 heads, full, probs)
     """
     integer("clusters", clusters, low=FEWEST_CLUSTERS)
     captured = Capture.of_run(run)

@@ -74,6 +74,14 @@ def compare(
         When all is tried, if pairs failed; those done are kept.
     InputError
         Where runs cannot be compared (see `read_runs`), `draws` is below 20 or `out` holds other files.
+
+    >>> other = hs.capture(model, [hs.sample_text("judge")[:400]], tokens=16, batches=4, out="runs/other")
+    >>> organized = [hs.organize(each, model=None) for each in (run, other)]
+    >>> result = hs.compare([run, "runs/other"], draws=20)
+    >>> result.to_frame()[["what", "measure"]].head(2)  # with distance, low, high and n of every measure
+                what   measure
+    0  other batches  together
+    1    other input  together
     """
     work = Work.of(**how)
     integer("draws", draws, low=FEWEST_DRAWS)

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 __all__ = ["findings"]
 
 KEPT = 0.05
-"""Share of numbers at which ways are compared."""
+"""Share of numbers at which ways are compared, or the nearest that was tried."""
 CONTROLS = {"permuted": "that with permuted leaves", "natural": "that in the natural order"}
 
 
@@ -38,7 +38,7 @@ def _maps(r: CompressResult) -> Finding:
         way: mean_interval(r.of(r.error, way, KEPT)) for way in ("organized", "natural", "permuted", "svd", "supports")
     }
     rest = f"""
-        : with {KEPT:.0%} of the numbers, maps rebuilt from the largest Haar coefficients on organized trees are off by
+        : with {100 * r.shares[r.nearest(KEPT)]:.3g}% of the numbers, maps rebuilt from the largest Haar coefficients on organized trees are off by
         {e["organized"]} (relative error), in the natural order by {e["natural"].value:.2g}, with permuted leaves by
         {e["permuted"].value:.2g}, from singular values of each head by {e["svd"].value:.2g}, and from the largest supports by
         {e["supports"].value:.2g}.
@@ -58,7 +58,7 @@ def _model(r: CompressResult) -> Finding:
     means = {way: mean_interval(values) for way, values in c.items()}
     what = {"loss": "nats of loss", "state": "of the final hidden state"}[r.unit]
     rest = f"""
-        : with {KEPT:.0%} of the numbers the change is {means["organized"]} {what}; in the natural order
+        : with {100 * r.shares[r.nearest(KEPT)]:.3g}% of the numbers the change is {means["organized"]} {what}; in the natural order
         {means["natural"].value:.2g}, with permuted leaves {means["permuted"].value:.2g}, from singular values {means["svd"].value:.2g}.
     """
     return on_claim("compress.model", verdict, rest, "model-change")

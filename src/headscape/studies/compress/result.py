@@ -52,11 +52,16 @@ class CompressResult(Result):
         """How fast the error falls with the numbers kept, by way: - d log error / d log k for every input."""
         x = np.log(self.shares) - np.log(self.shares).mean()
         y = np.log(np.maximum(self.raw, 1e-12))
-        return {way: -(y[:, w] * x).sum(axis=1) / (x @ x) for w, way in enumerate(WAYS)}
+        spread = float(x @ x) or np.nan  # one share has no rate
+        return {way: -(y[:, w] * x).sum(axis=1) / spread for w, way in enumerate(WAYS)}
+
+    def nearest(self, share: float) -> int:
+        """Which of the shares is nearest to this one."""
+        return int(np.abs(self.shares - share).argmin())
 
     def of(self, values: Array, way: str, share: float) -> Array:
         """One number per input: a way at the share nearest to the one that is named."""
-        return np.asarray(values[:, WAYS.index(way), int(np.abs(self.shares - share).argmin())])
+        return np.asarray(values[:, WAYS.index(way), self.nearest(share)])
 
     def to_frame(self) -> pd.DataFrame:
         """One row per way and share."""

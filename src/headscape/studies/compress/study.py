@@ -71,6 +71,15 @@ def compress(
         The maps take the place of its own in the forward pass; True loads the run's.
     how
         jobs (inputs at a time), threads, engine, resume, progress, say: see `headscape.studies.work.how.How`.
+
+    >>> result = hs.compress(run, batches=1, shares=(0.05, 0.1), model=model)
+    >>> print(result.summary()[0][1].round(1))  # errors when 5 or 10 % of the numbers are kept
+    kept              from  0.05  0.1
+    0            organized   0.2  0.2
+    1     largest supports   0.3  0.3
+    2        natural order   0.2  0.2
+    3      permuted leaves   0.3  0.2
+    4      singular values   0.3  0.4
     """
     work = Work.of(**how)
     integer("batches", batches, low=1)

@@ -34,6 +34,8 @@ def figures(r: GaussianResult) -> list[FigureSpec]:
         found += [_predicted(r, "sd"), _predicted(r, "kurtosis"), _self(r)]
     if "row_variance" in r.heads and r.has("row_variance"):
         found += [_chain(r, claim) for claim, (own, *_) in LINKS.items() if r.has(own)]
+    if "temperature/changes" in r.arrays and "temperature" in r.heads:
+        found.append(_temperature(r))
     if r.information is not None and len(r.distances) > 1:
         found.append(_information(r))
     if any(name.startswith("next/") for name in r.arrays):
@@ -44,6 +46,8 @@ def figures(r: GaussianResult) -> list[FigureSpec]:
         found.append(_after(r))
     if "depth/trained" in r.arrays:
         found += [_depth(r, 1), _depth(r, 0), _positions(r)]
+    if "divergence/trained" in r.arrays:
+        found.append(_divergence(r))
     if r.has("rank90"):
         found.append(_rank(r))
     if "embedding/norms" in r.arrays:
@@ -85,7 +89,17 @@ def _chain(r: GaussianResult, claim: str) -> FigureSpec:
     before = f"{own}_from_{'entropy' if own == 'mixing' else 'variance'}"
     if before in frame:
         groups["from the link before"] = before
-    return captions.figure("chain", _points(frame, own, groups), link=claim.removeprefix("chain_"), words=words)
+    scale = {"log_x": True, "log_y": True} if own in ("row_variance", "row_ratio") else {}
+    return captions.figure(
+        "chain", _points(frame, own, groups), link=claim.removeprefix("chain_"), words=words, **scale
+    )
+
+
+def _temperature(r: GaussianResult) -> FigureSpec:
+    changes = r.arrays["temperature/changes"].mean(axis=0)
+    frame = r.heads.assign(**{"scores halved": changes[0], "scores doubled": changes[1]})
+    data = _points(frame, "temperature", {name: name for name in ("scores halved", "scores doubled")})
+    return captions.figure("temperature", {name: part for name, part in data.items() if name != "lines"})
 
 
 def _predicted(r: GaussianResult, what: str) -> FigureSpec:
@@ -213,6 +227,23 @@ def _positions(r: GaussianResult) -> FigureSpec:
         if np.isfinite(share).all() and "alpha" not in name
     ]
     return _lines("positions", series)
+
+
+def _divergence(r: GaussianResult) -> FigureSpec:
+    series: list[dict[str, Any]] = []
+    for name, found in _versions(r, "divergence/").items():
+        if np.isfinite(found).all() and "alpha" not in name:
+            series.append({"name": name, "x": np.arange(len(found)), "y": found[:, 0, 0]})
+            if name == "trained":
+                series.append(
+                    {
+                        "name": "trained, tokens dealt out",
+                        "x": np.arange(len(found)),
+                        "y": found[:, 0, 1],
+                        "dash": "dot",
+                    }
+                )
+    return _lines("divergence", series)
 
 
 def _rank(r: GaussianResult) -> FigureSpec:

@@ -51,6 +51,7 @@ def findings(r: GaussianResult) -> list[Finding]:
         found += [_scores(r), _normal(r), _self(r)]
     if "row_variance" in r.heads and r.has("row_variance"):
         found += _chain(r)
+        found += _temperature(r) if "temperature/changes" in r.arrays else []
     if r.information is not None and len(r.distances) > 1:
         found.append(_distance(r))
     found += _next(r)
@@ -119,7 +120,7 @@ def _shrunk(shrinkage: npt.ArrayLike) -> str:
 
 LINKS = {
     "chain_variance": ("row_variance", "row_variance_predicted", "the variance of a row's scores"),
-    "chain_ratio": ("row_ratio", "row_ratio_predicted", "the ratio of two probabilities"),
+    "chain_ratio": ("row_ratio", "row_ratio_predicted", "the size of log(p_i / p_j) for two keys"),
     "chain_entropy": ("row_entropy", "row_entropy_predicted", "the entropy of a row, over log n"),
     "chain_mixing": ("mixing", "mixing_predicted", "what outputs differ by, over what values differ by"),
 }
@@ -155,6 +156,25 @@ def _chain(r: GaussianResult) -> list[Finding]:
             )
         )
     return found
+
+
+def _temperature(r: GaussianResult) -> list[Finding]:
+    """Whether flattening a head costs more the more its scores are spread."""
+    changes = r.arrays["temperature/changes"]
+    spread = r.heads["temperature"]
+
+    def correlation(chosen: npt.NDArray[np.intp], factor: int = 0) -> float:
+        return float(spread.corr(pd.Series(changes[chosen, factor].mean(axis=0)), "spearman"))
+
+    flatter, sharper = (jackknife(lambda chosen, f=f: correlation(chosen, f), len(changes)) for f in (0, 1))  # type: ignore[misc]
+    cost = [mean_interval(changes[:, f].mean(axis=1)) for f in (0, 1)]
+    judged = judge(flatter, above=0.0, control="no correlation")
+    rest = f"""
+        : over heads, the spread of the scores and what halving them changes have the rank correlation {flatter}, what
+        doubling them changes {sharper}. Halved, a head changes the model by {cost[0]} on average, doubled by {cost[1]}
+        (nats of loss, or relative change of the final state where there is none).
+    """
+    return [on_claim("gaussian.temperature", judged, rest, "temperature")]
 
 
 def _scores(r: GaussianResult) -> Finding:
@@ -282,6 +302,7 @@ def _mixture(r: GaussianResult) -> list[Finding]:
         rule: dict[str, Any] = {"below": MIXED, "control": "the spread below which tokens count as alike"}
         random, n = ends[1] if len(ends) > 1 else None, len(r.arrays["depth/trained"])
         found.append(_tested(claim, "mixture-spread", rest, ends[0], random=random, n=n, **rule))
+    found += _divergence(r)
     share = r.arrays["position/trained"]
     if np.isfinite(share).all():
         text = f"""
@@ -294,7 +315,31 @@ def _mixture(r: GaussianResult) -> list[Finding]:
     rest = f". Scaling Wq and Wk by 1/2, 1 and 2 leaves, without skip connections, a spread of {low}; {same}; {high}."
     rise = mean_interval(r.arrays[f"depth/{scaled[2]}"][:, -1, 0] - r.arrays[f"depth/{scaled[0]}"][:, -1, 0])
     rule = {"above": 0.0, "control": "alpha = 2 less alpha = 1/2", "floor": float(r.arrays["floor/no skip"][0])}
-    return [*found, _tested("spectra", "mixture-spread", rest, rise, **rule)]
+    found.append(_tested("spectra", "mixture-spread", rest, rise, **rule))
+    if "depth/skip 1/2" in r.arrays:
+        spreads = [f"{name} {_spread(r, name)[1]}" for name in ("no skip", "skip 1/2", "skip 9/10")]
+        gain = mean_interval(r.arrays["depth/skip 1/2"][:, -1, 0] - r.arrays["depth/no skip"][:, -1, 0])
+        rest = (
+            f". Attention beside a part of its input leaves, after the last layer, a spread of: {'; '.join(spreads)}."
+        )
+        rule = {"above": 0.0, "control": "attention alone", "floor": float(r.arrays["floor/no skip"][0])}
+        found.append(_tested("skip", "mixture-spread", rest, gain, **rule))
+    return found
+
+
+def _divergence(r: GaussianResult) -> list[Finding]:
+    """The hypothesis of the uniform embedding mixture as stated: the distributions of positions become one."""
+    apart = r.arrays.get("divergence/trained")
+    if apart is None or not np.isfinite(apart).all():
+        return []
+    parts = list(apart.swapaxes(0, 1))  # of all inputs, then with each left out: (n_depth, 2)
+    change = over_inputs(parts, lambda one: float((one[-1] - one[0]) @ [1, -1]))
+    first, last = (over_inputs(parts, lambda one, at=at: float(one[at, 0])) for at in (0, -1))  # type: ignore[misc]
+    rest = f"""
+        : the Jensen-Shannon divergence between thirds of the text goes from {first} to {last} nats, that of tokens dealt
+        out at random from {apart[0, 0, 1]:.3g} to {apart[-1, 0, 1]:.3g}. Beyond the latter it changes by {change}.
+    """
+    return [_tested("divergence", "divergence", rest, change, below=0.0, control="no change beyond tokens dealt out")]
 
 
 def _rank(r: GaussianResult) -> Finding:

@@ -76,7 +76,8 @@ class GaussianResult(Result):
     with each input left out. control and control_folds are those of random weights. information is (n_depth,
     n_distance, 1 + n_input): mutual information of tokens beyond that of shuffled pairs, before each layer and after
     the last, of all inputs and with each left out; information_facts (n_depth, n_distance, 3) by `statistics.layer.FACTS`. arrays
-    holds, by name, depth/VERSION (n_input, n_depth, 2: residual, cosine), position/VERSION (n_depth,), floor/VERSION
+    holds, by name, depth/VERSION (n_input, n_depth, 2: residual, cosine), position/VERSION (n_depth,), divergence/VERSION
+    (n_depth, n_fold, 2: Jensen-Shannon, null), floor/VERSION
     (1,: numerical precision), next/SOURCE/facts (n_input, n_fact) and /spectrum (n_input, k), and embedding/*.
     settings["left_out"] says what could not be measured and why.
     """

@@ -58,6 +58,7 @@ def gaussian(
     loader: Loader | None = None,
     block: str | None = None,
     batches: int = 10,
+    temperatures: bool = False,
     random_state: int = 0,
     **how: Unpack[How],
 ) -> GaussianResult:
@@ -79,6 +80,8 @@ def gaussian(
         Which block of self-attention, where there are several.
     batches
         How many of the captured inputs are used, the first ones. With fewer than 8 nothing is decided.
+    temperatures
+        Also halve and double the scores of every head by itself, on four inputs: what a head's temperature is worth.
     how
         jobs (layers, or versions of the model, at a time), threads, engine, resume, progress, say: see
         `headscape.studies.work.how.How`.
@@ -88,6 +91,11 @@ def gaussian(
     InputError
         If there is neither a model nor anything kept that could be measured, the inputs are too short or of different
         lengths, or the model is not that of the capture.
+
+    >>> result = hs.gaussian(run, model=model, batches=2)
+    >>> finding = next(finding for finding in result.findings() if finding.claim == "gaussian.scores")
+    >>> finding.verdict, finding.judgement.why
+    ('cannot tell', '2 of the 8 inputs this takes; capture more, or use more --batches')
     """
     work = Work.of(**how)
     integer("batches", batches, low=1)
@@ -101,7 +109,7 @@ def gaussian(
     without = "only what needs no model is measured"
     own, other = models_of(captured, model, control, loader or Loader(say=work.say), random_state, without)
     n = min(batches, len(captured)) if own is None else _fitting(captured, chosen, batches, work)
-    facts = {"block": chosen, "batches": n, "seed": random_state}
+    facts = {"block": chosen, "batches": n, "seed": random_state} | ({"temperatures": True} if temperatures else {})
     asked = _kept(captured, facts) if own is None else _inputs(own, captured, facts)
     models = {name: one.fingerprint for name, one in (("model", own), ("control", other)) if one is not None}
     with (
@@ -194,11 +202,12 @@ class _Study:
     def unit(self, name: str, model: Model | None, *more: Any) -> Path:
         """The file of a unit."""
         of_model = None if model is None else [model.fingerprint, model.dtype]
-        return self.folder.unit(name, dict(self.facts), self.captured.content(self.facts["batches"]), of_model, *more)
+        facts = {name: value for name, value in self.facts.items() if name != "temperatures"}  # a unit of its own
+        return self.folder.unit(name, facts, self.captured.content(self.facts["batches"]), of_model, *more)
 
     def run(self, model: Model | None, control: Model | None) -> GaussianResult:
         """Measure layers and states, then versions by depth, then tokens."""
-        from headscape.studies.gaussian.units import Task
+        from headscape.studies.gaussian.units import Task, measure_temperature
 
         left_out = ["all that needs the model"] if model is None else []
         own, other = self._layers(model, ""), {} if control is None else self._layers(control, "control-")
@@ -211,6 +220,11 @@ class _Study:
                 same = (self.facts["block"], self.facts["batches"], self.asked.reading.content, self.facts["seed"])
                 tasks = {name: Task(given[name], source, *same, work.threads) for name in models}
                 arrays = self._depth(models, tasks, work, left_out)
+                if self.facts.get("temperatures"):
+                    path = self.unit("temperature", model)
+                    steps = work.stage("temperature of every head", 1)
+                    run_units(measure_temperature, {"temperature": (path, tasks["model"])}, work, steps)
+                    arrays |= read_arrays(path)[0]
                 if self.asked.ids is None:
                     left_out.append("embeddings and next tokens: the inputs are not text")
                 else:
@@ -311,7 +325,8 @@ class _Study:
         if "control" in models:
             versions += [("random weights", "control", {}), ("random weights, no skip", "control", {"skip": False})]
         units = {
-            name: (self.unit("depth", models[one], options), tasks[one], options) for name, one, options in versions
+            name: (self.unit("depth-divergence", models[one], options), tasks[one], options)
+            for name, one, options in versions
         }
         run_units(measure_version, units, work, work.stage("versions by depth", len(units)))
         found = {name: read_arrays(unit[0])[0] for name, unit in units.items()}

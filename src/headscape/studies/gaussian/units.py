@@ -14,6 +14,7 @@ import numpy.typing as npt
 import torch
 
 from headscape.attention.models import Model
+from headscape.attention.replacing import Intervention, effect_unit
 from headscape.attention.samples import Sample, replayed
 from headscape.attention.sending import Named, received
 from headscape.attention.sites import run
@@ -22,10 +23,20 @@ from headscape.captures import Capture, open_capture
 from headscape.errors import InputError
 from headscape.geometry.diffusion import one_blas_thread
 from headscape.statistics.embeddings import TOP, describe_embeddings, mixtures, neighbour_rows, one_gram
-from headscape.statistics.mixture import position_share, token_spread
+from headscape.statistics.left_out import folds
+from headscape.statistics.mixture import position_divergence, position_share, token_spread
 from headscape.storage import write_arrays
 
-__all__ = ["VERSIONS", "Task", "embedded", "ids_of", "inputs_of", "measure_tokens", "measure_version"]
+__all__ = [
+    "VERSIONS",
+    "Task",
+    "embedded",
+    "ids_of",
+    "inputs_of",
+    "measure_temperature",
+    "measure_tokens",
+    "measure_version",
+]
 
 Array = npt.NDArray[Any]
 FEWER = 8
@@ -35,10 +46,12 @@ VERSIONS: dict[str, dict[str, Any]] = {
     "alpha = 2": {"alpha": 2.0},
     "alpha = 1/2": {"alpha": 0.5},
     "no skip": {"skip": False},
+    "skip 1/2": {"skip": 0.5},
+    "skip 9/10": {"skip": 0.9},
     "no skip, alpha = 2": {"skip": False, "alpha": 2.0},
     "no skip, alpha = 1/2": {"skip": False, "alpha": 0.5},
 }
-"""Versions of the model whose tokens are followed by depth; of random weights only the first and the fourth."""
+"""Versions of the model whose tokens are followed by depth; of random weights only the first and "no skip"."""
 
 
 @dataclass(frozen=True)
@@ -93,20 +106,55 @@ def embedded(model: Model, ids: Array | None = None) -> Array:
 def measure_version(path: Path, task: Task, options: Mapping[str, Any]) -> None:
     """A unit: spread of the tokens by depth (n_input, n_depth, 2), the share of position, the numerical precision.
 
+    And the divergence of positions and its null (n_depth, n_fold, 2) of some versions: of all inputs, of the model
+    itself also with each left out.
+
     Without skip connections spreads decay by orders of magnitude; those versions are computed in float64.
     """
 
-    def measure(state: Array) -> tuple[list[Any], float]:
+    def measure(state: Array) -> tuple[list[Any], float, Array]:
         tokens = state[:, task.content].astype(float)
-        return [token_spread(x) for x in tokens], position_share(tokens) if len(tokens) > 1 else float("nan")
+        apart = _divergence(tokens, task.seed, not options) if options in _DIVERGING else np.full((1, 2), np.nan)
+        return [token_spread(x) for x in tokens], position_share(tokens) if len(tokens) > 1 else float("nan"), apart
 
     with received(task.model, task.threads) as model, one_blas_thread():
         samples = inputs_of(model, open_capture(task.source), task.block, min(FEWER, task.n))
-        with nullcontext() if options.get("skip", True) else in_double(model):
+        with nullcontext() if options.get("skip", True) is True else in_double(model):
             found = by_depth(model, samples, measure, **options)
             floor = precision(model)
-    spread, position = (np.array([one[part] for one in found]) for part in (0, 1))
-    write_arrays(path, {"depth": spread.swapaxes(0, 1), "position": position, "floor": np.array([floor])})
+    spread, position, apart = (np.array([one[part] for one in found]) for part in range(3))
+    arrays = {"depth": spread.swapaxes(0, 1), "position": position, "floor": np.array([floor]), "divergence": apart}
+    write_arrays(path, arrays)
+
+
+_DIVERGING: tuple[dict[str, Any], ...] = ({}, {"skip": False}, {"skip": 0.5})
+"""Versions of which positions are compared: principal components take their time."""
+
+
+def _divergence(tokens: Array, seed: int, left_out: bool) -> Array:
+    """`position_divergence`, NaN where tokens have become one."""
+    try:
+        return position_divergence(tokens, seed, left_out)
+    except InputError:
+        return np.full((len(folds(len(tokens))) if left_out else 1, 2), np.nan)
+
+
+FACTORS = (0.5, 2.0)
+"""On the scores of one head: flatter, sharper."""
+TEMPERED = 4
+"""Inputs on which every head is made flatter and sharper."""
+
+
+def measure_temperature(path: Path, task: Task) -> None:
+    """A unit: what the model loses when the scores of one head are multiplied by `FACTORS`, (n_input, 2, n_head)."""
+    with received(task.model, task.threads) as model, one_blas_thread():
+        heads = [head for site in model.sites for head in site.heads if head.block == task.block]
+        changes = []
+        for sample in inputs_of(model, open_capture(task.source), task.block, min(TEMPERED, task.n)):
+            intervention = Intervention(model, sample)
+            changes.append([[intervention.sharpen(head, factor) for head in heads] for factor in FACTORS])
+        unit = effect_unit(model)
+    write_arrays(path, {"temperature/changes": np.array(changes)}, {"unit": unit})
 
 
 def measure_tokens(path: Path, task: Task) -> None:

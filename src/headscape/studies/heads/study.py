@@ -59,7 +59,7 @@ def find_heads(
         the head holds the role), copying (of the OV circuit, beside induction where the weights were there), holds.
 
     >>> maps = np.zeros((4, 4, 2)); maps[1:, 0, 0] = 1; maps[:, :, 1] = 0.25; maps[0, 0, 0] = 1
-    >>> find_heads(AttentionTensor(maps), "sink")[["layer", "head", "score", "holds"]]
+    >>> hs.find_heads(hs.AttentionTensor(maps), "sink")[["layer", "head", "score", "holds"]]
        layer  head  score  holds
     0      0     0   1.00   True
     1      0     1   0.25  False

@@ -6,8 +6,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from headscape.intervals import Interval, mean_interval
+from headscape.intervals import Interval
 from headscape.results import Captions, FigureSpec
+from headscape.studies.laws.result import mean_of_draws
 from headscape.studies.work.series import level, line
 
 if TYPE_CHECKING:
@@ -40,7 +41,7 @@ def _slerp(r: LawsResult) -> FigureSpec:
 
 def _entropy(r: LawsResult) -> FigureSpec:
     x = r.arrays["radii"]
-    drawn = [mean_interval(row) for row in r.arrays["entropies"]]
+    drawn = [mean_of_draws(row) for row in r.arrays["entropies"]]
     law = {"name": "log n - l^2 / 2n, at least 0", "x": x, "y": r.entropy_predicted, "dash": "dash"}
     return captions.figure("entropy", {"series": [line("drawn", x, drawn), law, level("log n", x, float(np.log(r.n)))]})
 
@@ -54,7 +55,7 @@ def _bars(named: dict[str, Interval]) -> dict[str, Any]:
 def _ratio(r: LawsResult) -> FigureSpec:
     named: dict[str, Interval] = {}
     for k, radius in enumerate(r.radii):
-        named[f"drawn, l = {radius:g}"] = mean_interval(r.arrays[f"ratio/{k}"])
+        named[f"drawn, l = {radius:g}"] = mean_of_draws(r.arrays[f"ratio/{k}"])
         for name, power in (("exp(l^2/n)", 2), ("exp(l/n), printed", 1)):
             value = float(np.exp(radius**power / r.n))
             named[f"{name}, l = {radius:g}"] = Interval(value, value, value)
@@ -64,7 +65,7 @@ def _ratio(r: LawsResult) -> FigureSpec:
 def _angles(r: LawsResult) -> FigureSpec:
     x = r.arrays["angle/cosines"]
     names = {"squares": "n Var(x^T C y), by cos(x, y)", "products": "n Cov(x^T C y, x^T C y'), by cos(y, y')"}
-    series = [line(name, x, [mean_interval(row) for row in r.arrays[f"angle/{key}"]]) for key, name in names.items()]
+    series = [line(name, x, [mean_of_draws(row) for row in r.arrays[f"angle/{key}"]]) for key, name in names.items()]
     return captions.figure(
         "angles", {"series": [*series, level("1", x, 1.0), {"name": "cosine", "x": x, "y": x, "dash": "dash"}]}
     )
@@ -82,5 +83,4 @@ def _bound(r: LawsResult) -> FigureSpec:
 
 
 def _traces(r: LawsResult) -> FigureSpec:
-    named = {name.removeprefix("trace/"): mean_interval(x) for name, x in r.arrays.items() if name.startswith("trace/")}
-    return captions.figure("traces", _bars(named))
+    return captions.figure("traces", _bars(r.traces))

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from headscape.intervals import mean_interval
 from headscape.results import Finding
+from headscape.studies.laws.result import mean_of_draws
 from headscape.studies.work.sentences import on_claim
 from headscape.verdicts import judge
 
@@ -29,10 +29,10 @@ def _slerp(r: LawsResult) -> list[Finding]:
     stated = min(r.radii, key=lambda radius: abs(radius - 1))  # the conjecture is about unit vectors
     for k, radius in enumerate(r.radii):
         cosine, line = r.arrays[f"slerp/{k}/errors"]
-        verdict = judge(mean_interval(cosine - line), below=0.0, control="no closer than a straight line")
+        verdict = judge(mean_of_draws(cosine - line), below=0.0, control="no closer than a straight line")
         rest = (
             f" (length {radius:g}, dimension {r.n}): the largest distance of a pair's curve from (l^2/n)(1 - cos((1-t) pi/2)) is "
-            f"{mean_interval(cosine)} of its height, that from a straight line {mean_interval(line)}."
+            f"{mean_of_draws(cosine)} of its height, that from a straight line {mean_of_draws(line)}."
         )
         said = on_claim("laws.slerp", verdict, rest, "slerp")
         found.append(said if radius == stated else Finding(said.text, said.figure))
@@ -44,9 +44,9 @@ def _entropy(r: LawsResult) -> Finding:
     drawn, law = r.arrays["entropies"][at], r.entropy_predicted[at]
     off = np.abs(drawn - law) - np.abs(drawn - np.log(r.n))
     rest = (
-        f": at length root n it is {mean_interval(drawn)} nats; the formula says {law:.3f}, log n is {np.log(r.n):.3f}."
+        f": at length root n it is {mean_of_draws(drawn)} nats; the formula says {law:.3f}, log n is {np.log(r.n):.3f}."
     )
-    return on_claim("laws.entropy", judge(mean_interval(off), below=0.0, control="log n"), rest, "entropy")
+    return on_claim("laws.entropy", judge(mean_of_draws(off), below=0.0, control="log n"), rest, "entropy")
 
 
 def _ratios(r: LawsResult) -> list[Finding]:
@@ -55,7 +55,7 @@ def _ratios(r: LawsResult) -> list[Finding]:
         printed, right = (float(np.exp(x / r.n)) for x in (radius, radius**2))
         if printed == right:
             continue
-        drawn = mean_interval(r.arrays[f"ratio/{k}"])
+        drawn = mean_of_draws(r.arrays[f"ratio/{k}"])
         verdict = judge(drawn, below=printed, control="exp(l/n), as printed")
         rest = f" (length {radius:g}): drawn {drawn}, exp(l^2/n) = {right:.3f}."
         found.append(on_claim("laws.ratio", verdict, rest, "ratio"))
@@ -76,7 +76,7 @@ def _angles(r: LawsResult) -> list[Finding]:
 
 
 def _bound(r: LawsResult) -> Finding:
-    right, printed = (mean_interval(share) for share in (r.arrays["bound"] > 1))
+    right, printed = (mean_of_draws(share) for share in (r.arrays["bound"] > 1))
     rest = (
         f": a share of {printed} of the scores lies beyond it; without the factor |cos| a share of {right.value:.3g}."
     )
@@ -84,16 +84,20 @@ def _bound(r: LawsResult) -> Finding:
 
 
 def _aligned(r: LawsResult) -> Finding:
-    drawn = {name.removeprefix("trace/"): mean_interval(x) for name, x in r.arrays.items() if name.startswith("trace/")}
-    verdict = judge(drawn["aligned, paired at random"], above=NEARLY, control="n^2 s^2, less a twentieth")
+    verdict = judge(r.traces["aligned, paired at random"], above=NEARLY, control="n^2 s^2, less a twentieth")
     rest = (
-        ": " + ", ".join(f"{name} {value}" for name, value in drawn.items()) + " of n^2 s^2; by theory 0, 1 and 0.72."
+        ": "
+        + ", ".join(f"{name} {value}" for name, value in r.traces.items())
+        + " of n^2 s^2; by theory 0, 1 and 0.72."
     )
     return on_claim("laws.aligned", verdict, rest, "traces")
 
 
 def _order(r: LawsResult) -> Finding:
-    like, reversed_ = r.variances["like"], r.variances["reversed"]
-    verdict = judge(like, above=reversed_, control="the same spectra in reversed order")
-    rest = f": the variance of tr(A^T B) over (sum a^2)(sum b^2)/n^2 is {like} for spectra in like order."
-    return on_claim("laws.order", verdict, rest, "traces")
+    like, printed = r.variances["like"], r.variances_printed["like"]
+    verdict = judge(like, above=NEARLY * printed, control="what eq. 6.34 says, less a twentieth")
+    rest = (
+        f": the variance of tr(A^T B) over (sum a^2)(sum b^2)/n^2 is {like} for spectra in like order and "
+        f"{r.variances['reversed']} in reversed order; eq. 6.34 says {printed:.3g} and {r.variances_printed['reversed']:.1g}."
+    )
+    return on_claim("laws.order", verdict, rest, "laws")

@@ -12,11 +12,23 @@ import pandas as pd
 
 from headscape.intervals import Interval, mean_interval
 from headscape.results import FigureSpec, Finding, Result
+from headscape.statistics.random_forms import BASES
 from headscape.statistics.softmax import entropy_of_sphere
 
-__all__ = ["LawsResult"]
+__all__ = ["LawsResult", "mean_of_draws"]
 
 Array = npt.NDArray[Any]
+GROUPS = 20
+
+
+def mean_of_draws(x: npt.ArrayLike) -> Interval:
+    """Mean of draws with its interval over 20 groups of them: squares and ratios are skewed, their means hardly.
+
+    >>> str(mean_of_draws(np.arange(40) % 2))
+    '0.5 [0.5, 0.5] (n = 20)'
+    """
+    draws = np.asarray(x, dtype=float)
+    return mean_interval(draws[: len(draws) // GROUPS * GROUPS].reshape(GROUPS, -1).mean(axis=1))
 
 
 @dataclass(frozen=True, eq=False)
@@ -52,16 +64,27 @@ class LawsResult(Result):
     def slope(self, name: str, x: Array) -> Interval:
         """Least-squares slope of angle/NAME over x (n_cosine,), over draws."""
         centred = x - x.mean()
-        return mean_interval(centred @ self.arrays[f"angle/{name}"] / (centred @ centred))
+        return mean_of_draws(centred @ self.arrays[f"angle/{name}"] / (centred @ centred))
 
     @property
     def variances(self) -> dict[str, Interval]:
         """tr(A^T B)^2 over what random bases give, for spectra in like and in reversed order."""
         energy = float((self.arrays["order/spectrum"] ** 2).sum())
         return {
-            name: mean_interval(self.arrays[f"order/{name}"] ** 2 * (self.n / energy) ** 2)
+            name: mean_of_draws(self.arrays[f"order/{name}"] ** 2 * (self.n / energy) ** 2)
             for name in ("like", "reversed")
         }
+
+    @property
+    def variances_printed(self) -> dict[str, float]:
+        """The same by eq. 6.34, sum a_i^2 b_i^2 / n: it pairs the two spectra by rank."""
+        a = self.arrays["order/spectrum"] ** 2
+        return {name: float(a @ b) * self.n / a.sum() ** 2 for name, b in (("like", a), ("reversed", a[::-1]))}
+
+    @property
+    def traces(self) -> dict[str, Interval]:
+        """tr(A^T B) / n^2 s^2 by `aligned_traces`."""
+        return {name: mean_of_draws(self.arrays[f"trace/{name}"]) for name in BASES}
 
     def to_frame(self) -> pd.DataFrame:
         """One row per quantity: formula, as printed, and drawn."""
@@ -69,24 +92,20 @@ class LawsResult(Result):
         rows: list[tuple[str, float, float, Interval]] = []
         for k, radius in enumerate(self.radii):
             errors = self.arrays[f"slerp/{k}/errors"]
-            rows.append((f"error of the cosine law, l = {radius:g}", 0.0, 0.0, mean_interval(errors[0])))
-            ratio = mean_interval(self.arrays[f"ratio/{k}"])
+            rows.append((f"error of the cosine law, l = {radius:g}", 0.0, 0.0, mean_of_draws(errors[0])))
+            ratio = mean_of_draws(self.arrays[f"ratio/{k}"])
             rows.append((f"E p_i / p_j, l = {radius:g}", np.exp(radius**2 / n), np.exp(radius / n), ratio))
         middle = int(np.argmin(np.abs(self.arrays["radii"] - 1)))
-        entropy = mean_interval(self.arrays["entropies"][middle])
+        entropy = mean_of_draws(self.arrays["entropies"][middle])
         rows.append(("entropy of softmax at l = root n", self.entropy_predicted[middle], np.log(n), entropy))
-        rows.append(("n Var(x^T C y), x = y", 1.0, np.nan, mean_interval(self.arrays["angle/squares"][-1])))
-        rows.append(("n Cov(x^T C y, x^T C y'), y = y'", 1.0, np.nan, mean_interval(self.arrays["angle/products"][-1])))
+        rows.append(("n Var(x^T C y), x = y", 1.0, np.nan, mean_of_draws(self.arrays["angle/squares"][-1])))
+        rows.append(("n Cov(x^T C y, x^T C y'), y = y'", 1.0, np.nan, mean_of_draws(self.arrays["angle/products"][-1])))
         beyond = self.arrays["bound"] > 1
-        rows.append(("scores beyond ||Wq^T Wk|| |x| |y|", 0.0, np.nan, mean_interval(beyond[0])))
-        rows.append(("scores beyond that times |cos|", np.nan, 0.0, mean_interval(beyond[1])))
-        theory = {"unrelated": 0.0, "aligned, paired by rank": 1.0, "aligned, paired at random": (8 / (3 * np.pi)) ** 2}
-        for name, value in theory.items():
-            printed = 1.0 if name.startswith("aligned") else 0.0
-            rows.append((f"tr(A^T B) / n^2 s^2, {name}", value, printed, mean_interval(self.arrays[f"trace/{name}"])))
-        spectrum = self.arrays["order/spectrum"] ** 2
-        for name, other in (("like", spectrum), ("reversed", spectrum[::-1])):
-            printed = float(spectrum @ other) / n * (n / spectrum.sum()) ** 2
+        rows.append(("scores beyond ||Wq^T Wk|| |x| |y|", 0.0, np.nan, mean_of_draws(beyond[0])))
+        rows.append(("scores beyond that times |cos|", np.nan, 0.0, mean_of_draws(beyond[1])))
+        for (name, drawn), value in zip(self.traces.items(), (0.0, 1.0, (8 / (3 * np.pi)) ** 2), strict=True):
+            rows.append((f"tr(A^T B) / n^2 s^2, {name}", value, float(name.startswith("aligned")), drawn))
+        for name, printed in self.variances_printed.items():
             rows.append((f"Var tr(A^T B), spectra in {name} order", 1.0, printed, self.variances[name]))
         columns = ["quantity", "formula", "as printed"]
         return pd.DataFrame([dict(zip(columns, row, strict=False)) | row[3].columns("drawn") for row in rows])

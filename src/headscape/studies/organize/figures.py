@@ -28,7 +28,7 @@ N_FUNCTIONS = 500  # basis functions drawn; finer ones differ in single heads
 def figures(r: OrganizeResult) -> list[FigureSpec]:
     """All figures, in the order in which a reader should meet them."""
     found = [_map(r), _matrix(r), _tree(r), _grid(), _organized(r), _entropies(r), _decay(r), _basis(r)]
-    found += [_network_decay(r), _energy_figure(r), *_landscape(r)]
+    found += [*_circuits(r), _network_decay(r), _energy_figure(r), *_landscape(r)]
     return [*found, *_tables(r)]
 
 
@@ -58,6 +58,20 @@ def _map(r: OrganizeResult) -> FigureSpec:
         },
         n_heads=len(r.heads),
     )
+
+
+def _circuits(r: OrganizeResult) -> list[FigureSpec]:
+    """What makes the scores of a head, and what it copies, where the model could be asked."""
+    names = [f"{layer}.{head}" for layer, head in zip(r.heads["layer"], r.heads["head"], strict=True)]
+    axes = {"score-parts": ("score_distance", "score_pair"), "copying": ("induction", "copying")}
+    found = []
+    for entry, (x, y) in axes.items():
+        if {x, y, "role"} <= set(r.heads):
+            known = r.heads[[x, y]].notna().all(axis=1).to_numpy()
+            data: dict[str, Any] = {"x": r.heads.loc[known, x].to_numpy(), "y": r.heads.loc[known, y].to_numpy()}
+            data |= {"names": [name for name, here in zip(names, known, strict=True) if here]}
+            found.append(captions.figure(entry, data | {"group": r.heads.loc[known, "role"].tolist()}))
+    return found
 
 
 def _matrix(r: OrganizeResult) -> FigureSpec:

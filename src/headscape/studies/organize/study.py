@@ -77,6 +77,12 @@ def organize(
     ------
     HeadscapeError
         When all is tried, if batches failed; those done are kept.
+
+    >>> result = hs.organize(run, model=model)
+    >>> result.tree  # of the heads, what all inputs agree on
+    PartitionTree(8 leaves, ...)
+    >>> list(result.to_frame())[:6]  # one row per head
+    ['block', 'layer', 'head', 'l1_top', 'l1_top_null', 'l1_all']
     """
     check_seed(random_state)
     work = Work.of(**how)

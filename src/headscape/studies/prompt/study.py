@@ -112,6 +112,10 @@ def prompt(
     InputError
         If the model is not causal, the prompt is too long, the word is unknown (the nearest are suggested), the table
         lacks a column, or has too few words for the shots; nothing is written then.
+
+    >>> result = hs.prompt(model, shots=1, prompts=2, alphas=(2.0,), permutations=10)
+    >>> {finding.claim: finding.verdict for finding in result.findings() if finding.claim}
+    {'prompt.depth': 'cannot tell', 'prompt.shots': 'cannot tell', ...}
     """
     from headscape.attention.models import load_model
     from headscape.studies.prompt.versions import LONGEST, Task, check_model, encode

@@ -17,6 +17,7 @@ from torch.nn import functional as F
 from headscape.attention.intervene import scale_scores
 from headscape.attention.mean_maps import mean_maps
 from headscape.attention.models import Model
+from headscape.attention.samples import check_ids
 from headscape.attention.sending import Named, received
 from headscape.attention.sites import run
 from headscape.attention.weights import check_changeable, check_weights
@@ -65,6 +66,7 @@ def encode(model: Model, text: Text, room: int = 0) -> tuple[list[int], Layout]:
     if ids and ids[-1] == model.tokenizer.eos_token_id and offsets[-1][0] == offsets[-1][1]:
         ids, offsets = ids[:-1], offsets[:-1]  # an end-of-text token would stop the model
     ids, offsets = [*model.prefix, *ids], [(0, 0)] * len(model.prefix) + offsets
+    check_ids(model, torch.tensor([ids]), "the prompt")
     if model.max_tokens is not None and len(ids) + room > model.max_tokens:
         raise InputError(
             f"the prompt has {len(ids)} tokens and {room} more are to be written, {model.source} takes "

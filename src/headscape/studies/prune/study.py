@@ -67,6 +67,12 @@ def rank_heads(
 
     `criterion` is a name of `headscape.pruning.criteria.CRITERIA`, "a+b" for the average of two ranks, a function of
     your own, or "auto": the one that does best on a part of `inputs`, as in `prune`.
+
+    >>> ranking = hs.rank_heads(run, "novelty", model)  # what the other heads of the layer cannot predict
+    >>> list(ranking), len(ranking)
+    (['block', 'layer', 'head', 'score'], 8)
+    >>> with hs.ablate(model, ranking[["layer", "head"]].head(2).to_numpy().tolist()):
+    ...     without = hs.loss(model, ["the cat sat"])
     """
     check_seed(random_state)
     captured = open_capture(source)
@@ -162,6 +168,12 @@ def prune(
         the same number of threads none of it changes a byte.
 
     Raises a `HeadscapeError` when all is tried, if evaluations failed; those made are kept.
+
+    >>> result = hs.prune(run, model, [hs.sample_text("judge")[:2000]], n_heads=2, windows=4)
+    >>> result.headline()
+    'Removing 2 of 8 heads (25%) costs ... (rise of the loss, n = 4) on held-out inputs (...)'
+    >>> print(result.export("smaller"))
+    tiny without 2 of 8 heads, ...
     """
     check_seed(random_state)
     work = Work.of(**how)

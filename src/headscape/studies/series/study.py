@@ -66,6 +66,13 @@ def series(
     ------
     InputError
         Fewer than two runs, or runs of other heads or other inputs.
+
+    >>> for step in (100, 200):
+    ...     captured = hs.capture(model, ["the cat sat on the mat"], out=f"training/step-{step}")
+    >>> hs.series("training").to_frame()[["layer", "head", "moved"]].head(2)  # the same weights twice: nothing moved
+       layer  head  moved
+    0      0     0    0.0
+    1      0     1    0.0
     """
     work = Work.of(**how)
     check_seed(random_state)

@@ -89,6 +89,9 @@ def softmax(
         If scores were not captured (the message says how), heads do not exist, or there is only one token.
     HeadscapeError
         When all is tried, if layers failed; those done are kept.
+
+    >>> hs.softmax(run, heads=["decoder.0.1"], batches=1, model=model).headline()
+    'It cannot be told whether heads are invariant to softmax (Fasina, Pohle, Su and Coifman, 2025)'
     """
     integer("batches", batches, low=1)
     positive("tolerance", finite("tolerance", tolerance))

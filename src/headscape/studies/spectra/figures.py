@@ -8,6 +8,7 @@ import numpy as np
 from scipy.stats import norm
 
 from headscape.results import Captions, FigureSpec
+from headscape.statistics.alignment import LEADING
 from headscape.studies.spectra.result import KIND_NAMES, Side
 from headscape.studies.work.series import level
 
@@ -26,7 +27,8 @@ def figures(r: SpectraResult) -> list[FigureSpec]:
     evenness = _by_layer("evenness", r)
     energy = _by_layer("energy", r)
     found = [_table(r), _grid(r), _alignment(r), _against_noise(r), evenness, energy]
-    return [*found, _outside(r), _symmetric(r), _scores(r)]
+    found += [_histogram(r, kind) for kind in r.kinds]
+    return [*found, _outside(r), _symmetric(r), *([_shared(r)] if "shared" in r.heads else []), _scores(r)]
 
 
 def _table(r: SpectraResult) -> FigureSpec:
@@ -92,6 +94,19 @@ def _against_noise(r: SpectraResult) -> FigureSpec:
     )
 
 
+def _histogram(r: SpectraResult, kind: str) -> FigureSpec:
+    found = r.histograms(kind)
+    x = found.centres
+    series: list[dict[str, Any]] = [{"name": f"layer {n}", "x": x, "y": y} for n, y in found.layers.items()]
+    series.append({"name": "noise (Marchenko-Pastur)", "x": x, "y": found.law, "dash": "dash"})
+    top = np.array([0.0, max(float(line["y"].max()) for line in series)])
+    places = {"upper edge of noise": 1.0} | ({"lower edge of noise": found.lower} if found.lower > 0 else {})
+    places |= {"edge of rounding": found.rounding} if found.rounding > 0 else {}
+    series += [{"name": name, "x": np.full(2, at), "y": top, "dash": "dot"} for name, at in places.items()]
+    beyond = max(1 - float(y.sum()) * float(x[1] - x[0]) for y in found.layers.values())
+    return captions.figure("histogram", {"series": series}, matrix=kind, name=KIND_NAMES[kind], beyond=max(beyond, 0.0))
+
+
 def _by_layer(column: str, r: SpectraResult) -> FigureSpec:
     series: list[dict[str, Any]] = []
     for initial in (False, True)[: 1 + r.has_initial]:
@@ -121,6 +136,14 @@ def _symmetric(r: SpectraResult) -> FigureSpec:
     if r.initial_heads is not None:
         groups.append({"name": "initialization", "values": r.initial_heads["symmetric"].to_numpy()})
     return captions.figure("symmetric", {"groups": groups})
+
+
+def _shared(r: SpectraResult) -> FigureSpec:
+    groups = {"own keys": r.heads["shared"], "keys of another group": r.heads["shared_other"]}
+    if r.initial_heads is not None and "shared" in r.initial_heads:
+        groups["initialization"] = r.initial_heads["shared"]
+    shown = [{"name": name, "values": x.dropna().to_numpy()} for name, x in groups.items() if x.notna().any()]
+    return captions.figure("shared", {"groups": shown}, chance=LEADING / float(r.of_kind("q")["columns"].iloc[0]))
 
 
 def _scores(r: SpectraResult) -> FigureSpec:

@@ -10,7 +10,7 @@ from scipy.stats import binom
 
 from headscape.intervals import exactly, mean_interval
 from headscape.results import Finding
-from headscape.statistics.alignment import BEYOND
+from headscape.statistics.alignment import BEYOND, LEADING
 from headscape.studies.spectra.result import KIND_NAMES, Side
 from headscape.studies.work.sentences import on_claim
 from headscape.verdicts import Judgement, judge, strictest
@@ -28,7 +28,7 @@ SURE = 0.99
 
 def findings(r: SpectraResult) -> list[Finding]:
     """All findings, in the order in which a reader should meet them."""
-    found = [_sparser(r), _pressed(r), _above_noise(r), _outliers(r), _aligned(r), _symmetric(r)]
+    found = [_sparser(r), _pressed(r), _above_noise(r), _outliers(r), _aligned(r), *_shared(r), _symmetric(r)]
     found += [_rounding(r)] if r.quantized else []
     return found + [Finding(note) for note in r.notes[:3]]
 
@@ -133,6 +133,26 @@ def _aligned(r: SpectraResult) -> Finding:
         random matrices.{" With rotary positions this is the alignment at offset 0." if r.rotary else ""}
     """
     return on_claim("spectra.alignment", verdict, rest, "alignment")
+
+
+def _shared(r: SpectraResult) -> list[Finding]:
+    """Whether the leading singular vectors of W_q are those of W_k, layer by layer, beside keys of another head."""
+    if "shared" not in r.heads or not r.heads["shared_other"].notna().any():
+        return []
+    by_layer = r.heads.groupby(["block", "layer"])[["shared", "shared_other"]].mean()
+    verdict = judge(
+        mean_interval(by_layer["shared"] - by_layer["shared_other"]), above=0.0, control="keys of another group"
+    )
+    own, other = (mean_interval(by_layer[name]) for name in ("shared", "shared_other"))
+    chance = LEADING / float(r.of_kind("q")["columns"].iloc[0])
+    first = ""
+    if r.initial_heads is not None and "shared" in r.initial_heads:
+        first = f", at initialization {r.initial_heads['shared'].mean():.3g}"
+    rest = f"""
+        : the {LEADING} leading input directions of W_q and of W_k of a head overlap by {own}, with the keys of another
+        group by {other}; unrelated ones by {chance:.3g}{first}. Here n counts layers.
+    """
+    return [on_claim("spectra.directions", verdict, rest, "shared")]
 
 
 def _symmetric(r: SpectraResult) -> Finding:

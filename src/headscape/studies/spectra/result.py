@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -14,11 +14,24 @@ from headscape.intervals import Interval, mean_interval
 from headscape.results import FigureSpec, Finding, Result
 from headscape.statistics.spectra import MarchenkoPastur
 
-__all__ = ["KIND_NAMES", "SpectraResult"]
+__all__ = ["KIND_NAMES", "Histograms", "SpectraResult"]
 
 Array = npt.NDArray[Any]
 Side = Literal["above", "below"]
 KIND_NAMES = {"q": "W_q", "k": "W_k", "v": "W_v", "o": "W_o", "gate": "W_gate", "up": "W_up", "down": "W_down"}
+
+
+BINS, WIDEST = 40, 2.0  # of the histograms, in units of the upper edge
+
+
+class Histograms(NamedTuple):
+    """Densities of singular values over the upper edge of noise, by layer, and of noise; its lower edge; that of rounding."""
+
+    centres: Array
+    layers: dict[int, Array]
+    law: Array
+    lower: float
+    rounding: float
 
 
 @dataclass(frozen=True, eq=False)
@@ -26,7 +39,8 @@ class SpectraResult(Result):
     """Spectra and alignments of a model's weights, beside noise and the model's initialization.
 
     `heads` has one row per query head: z and p of its base alignment, by_chance (the share of random rotations with |z|
-    above 3), z_other (the same with a key head of another group), the share of energy in the symmetric part of its
+    above 3), z_other (the same with a key head of another group), shared and shared_other (how far the leading singular
+    vectors of W_q are those of W_k, `shared_directions`), the share of energy in the symmetric part of its
     score matrix, evenness of its own matrices and the participation ratio of its score matrix. `matrices` has one row
     per matrix, by `statistics.spectra.describe_spectrum`. The initial_* tables are those of random weights. values
     holds the singular values: "matrix/0007" of row 7 of matrices, "head/q/decoder.3" (n_head, dim) of the heads of a
@@ -150,6 +164,27 @@ class SpectraResult(Result):
             m, n = int(row["rows"]), int(row["columns"])
             law = MarchenkoPastur(m, n, 2 / (m + n) if xavier else float(row["variance"]))
             yield self.values[f"matrix/{i:04d}"], law.expected
+
+    def histograms(self, kind: str) -> Histograms:
+        """How the singular values of a kind are distributed in three layers, beside the law of noise of the same energy.
+
+        Each matrix is measured by the upper edge of noise of its own energy and shape, so that layers share one law.
+        """
+        rows = self.of_kind(kind)
+        first = rows.iloc[0]
+        law = MarchenkoPastur(int(first["rows"]), int(first["columns"]), 1.0)
+        low, high = (edge**0.5 for edge in law.edges)
+        edges = np.linspace(0, WIDEST, BINS + 1)
+        centres = (edges[1:] + edges[:-1]) / 2
+        layers = {}
+        for i, row in rows.iloc[np.unique([0, len(rows) // 2, len(rows) - 1])].iterrows():
+            scale = (MarchenkoPastur(int(row["rows"]), int(row["columns"]), float(row["variance"])).edges[1]) ** 0.5
+            values = self.values[f"matrix/{i:04d}"] / scale
+            layers[int(row["layer"])] = np.histogram(values, edges)[0] / len(values) * BINS / WIDEST
+        expected = 2 * centres * high**2 * law.density((centres * high) ** 2)
+        upper = rows["variance"] ** 0.5 * high
+        floor = float((rows["rounding_edge"] / upper).median()) if "rounding_edge" in rows else 0.0
+        return Histograms(centres, layers, np.asarray(expected), low / high, floor)
 
     def above_noise(self, kind: str, xavier: bool = False) -> float:
         """Share of the singular values of a kind above those of noise at the same rank, mean over matrices."""

@@ -18,7 +18,13 @@ from headscape.errors import InputError
 from headscape.geometry.diffusion import one_blas_thread
 from headscape.runs import Run
 from headscape.statistics import spectra as laws
-from headscape.statistics.alignment import alignment_z, rotation_test, score_spectrum, symmetric_share
+from headscape.statistics.alignment import (
+    alignment_z,
+    rotation_test,
+    score_spectrum,
+    shared_directions,
+    symmetric_share,
+)
 from headscape.storage import read_arrays, write_arrays
 from headscape.studies.spectra.result import SpectraResult
 from headscape.studies.work.engines import LocalEngine
@@ -69,6 +75,12 @@ def spectra(
     ------
     InputError
         If a weight is NaN or infinite, or no layer's query and key maps are understood.
+
+    >>> result = hs.spectra(model, rotations=20)
+    >>> result.headline()
+    'It cannot be told whether W_q and W_k are sparser than W_v'
+    >>> list(result.to_frame())[:6]  # one row per head: how W_q and W_k align
+    ['block', 'layer', 'head', 'z', 'p', 'by_chance']
     """
     from headscape.attention.weights import check_weights, parts_of
 
@@ -132,7 +144,8 @@ def _units(model: Model, parts: Sequence[Part], folder: Folder, name: str) -> Un
         layers.setdefault((part.block, part.layer), []).append(part)
     found: Units = {}
     for (block, layer), inside in layers.items():
-        path = folder.unit(f"{name}-{block}-{layer:04d}", model.fingerprint, model.dtype, model.quantized, block, layer)
+        facts = (model.fingerprint, model.dtype, model.quantized, block, layer, "shared directions")
+        path = folder.unit(f"{name}-{block}-{layer:04d}", *facts)
         found[f"{name} {block}.{layer}"] = (path, inside)
     return found
 
@@ -168,6 +181,8 @@ def _measure_here(path: Path, model: Model, parts: Sequence[Part]) -> None:
         other = np.roll(weights["k"], 1, axis=0)  # the key head of the group before: not its own
         none = np.full(len(weights["q"]), np.nan)
         arrays["z_other"] = alignment_z(weights["q"], other) if len(other) > 1 else none
+        arrays["shared"] = shared_directions(*pair)
+        arrays["shared_other"] = shared_directions(weights["q"], other) if len(other) > 1 else none
     write_arrays(path, arrays, {"shapes": json.dumps(shapes)})
 
 
@@ -205,7 +220,7 @@ def _rounding(values: Array, shape: tuple[int, int], variance: float) -> dict[st
 
 def _head(arrays: Mapping[str, Array], h: int, width: int) -> dict[str, float]:
     """What the table says of one query head; keys and values are those of its group."""
-    found = {name: arrays[name][h] for name in ("z", "z_other", "symmetric")}
+    found = {name: arrays[name][h] for name in ("z", "z_other", "shared", "shared_other", "symmetric")}
     for kind in PER_HEAD:
         values = arrays.get(f"heads/{kind}")
         if values is not None:

@@ -125,6 +125,14 @@ def train(
         Unknown names, sizes or data that do not fit, a directory made with other settings.
     HeadscapeError
         An arm whose loss is not finite at any rate.
+
+    >>> sizes = {"layers": 1, "heads": 2, "dim": 16, "tokens": 8}
+    >>> short = {"seeds": 1, "rates": [1e-3], "steps": 4, "batch": 2, "evaluations": 1, "sizes": sizes}
+    >>> result = hs.train("gpt", "runs/train", arms=("standard", "hidden"), **short)
+    >>> result.to_frame()[["arm", "seeds"]]  # with score, change, what removing attention costs, ...
+            arm  seeds
+    0  standard      1
+    1    hidden      1
     """
     work = Work.of(**how)
     threads = 1 if work.asked_threads is None else work.asked_threads  # rounding depends on them
@@ -178,6 +186,8 @@ def _data(name: str, network: NetworkConfig, text: Any, images: Any, tokenizer: 
     if network.kind == "vit":
         return image_data(images, network)
     data = text_data(text, tokenizer, network.tokens, tokenizer_name)
+    for part in data.parts:
+        data.examples(part, 1, network)  # a text that is too short is refused before anything is written
     if network.kind == "model" and data.outputs > network.outputs:
         raise InputError(
             f"the tokenizer has {data.outputs} tokens, {name} {network.outputs}; give its own: --tokenizer {name}"

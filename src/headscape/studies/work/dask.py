@@ -51,6 +51,12 @@ class DaskEngine(Engine):
     ------
     InputError
         If Dask is not installed or the address is none.
+
+    >>> engine = hs.DaskEngine(jobs=2)  # two processes here: hs.organize(run, engine=engine)
+    >>> engine = hs.DaskEngine(scheduler="tcp://10.0.0.1:8786")  # the workers of a cluster
+    >>> hs.DaskEngine(scheduler="myhost")
+    Traceback (most recent call last):
+    headscape.errors.InputError: 'myhost' is not the address of a scheduler; give one as tcp://HOST:PORT
     """
 
     def __init__(self, jobs: int = 1, scheduler: str | None = None) -> None:
