@@ -1,6 +1,7 @@
 """Attention from elsewhere: files, transformers' outputs, caches of hooks."""
 
 import json
+import re
 from types import SimpleNamespace
 
 import numpy as np
@@ -12,17 +13,29 @@ from tiny import Letters, attention, captured
 from zoo import eager_reference, make
 
 
-@pytest.mark.parametrize("form", ["tuple", "output", "arrays", "cache", "five axes"])
+class ActivationCache:
+    """Like TransformerLens' class of that name: keys and items, and no Mapping."""
+
+    def __init__(self, arrays):
+        self.arrays, self.keys = arrays, arrays.keys
+
+    def __getitem__(self, key):
+        return self.arrays[key]
+
+
+@pytest.mark.parametrize("form", ["tuple", "output", "arrays", "cache", "own cache", "five axes"])
 def test_attention_in_memory_is_what_capture_would_keep(form):
     model, cap = captured("gpt2")
     ids = torch.from_numpy(cap.input_ids(0))[None]
     own, _ = eager_reference(model.module, {"input_ids": ids})
     layers = tuple(own[""])  # (batch, head, query, key) each
+    cache = {f"blocks.{n}.attn.hook_pattern": layer for n, layer in enumerate(layers)} | {"hook_embed": ids}
     given = {
         "tuple": layers,
         "output": SimpleNamespace(attentions=layers, logits=None),
         "arrays": [layer[0].numpy() for layer in layers],
-        "cache": {f"blocks.{n}.attn.hook_pattern": layer for n, layer in enumerate(layers)} | {"hook_embed": ids},
+        "cache": cache,
+        "own cache": ActivationCache(cache),
         "five axes": torch.stack(layers),
     }[form]
     X, ours = hs.from_attentions(given, tokens=cap.tensor(0).query_tokens).tensor(0), cap.tensor(0)
@@ -143,7 +156,7 @@ def test_pickles_and_broken_files_are_one_line(tmp_path):
     (tmp_path / "a.safetensors").write_bytes(b"\x00" * 20)
     (tmp_path / "a.npy").write_bytes(b"\x93NUMPY")
     for name, match in (
-        ("a.pt", r"python -c \"import torch, safetensors.torch as s; s.save_file\("),
+        ("a.pt", r"python -c \"import torch, safetensors.torch as s; "),
         ("a.npz", "cannot be read"),
         ("a.npy", "cannot be read"),
     ):
@@ -153,6 +166,19 @@ def test_pickles_and_broken_files_are_one_line(tmp_path):
     with pytest.raises(hs.InputError, match="cannot be read"):
         hs.import_array(tmp_path / "a.safetensors", tmp_path / "run")
     assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize("form", ["tensor", "list", "dict", "cache"])
+def test_the_line_that_converts_a_pickle_does_it(tmp_path, form):
+    maps = torch.from_numpy(np.stack([attention(seed, (3, 5, 5)) for seed in (0, 1)]))
+    named = {f"blocks.{n}.attn.hook_pattern": layer for n, layer in enumerate(maps)} | {"hook_embed": maps[0, 0]}
+    held = {"tensor": maps, "list": list(maps), "dict": {f"layer_{n}": m for n, m in enumerate(maps)}, "cache": named}
+    torch.save(held[form], tmp_path / "a.pt")
+    with pytest.raises(hs.InputError) as error:
+        hs.import_array(tmp_path / "a.pt", tmp_path / "run")
+    exec(re.search('python -c "(.*)"$', str(error.value))[1])
+    X = hs.import_array(tmp_path / "a.safetensors", tmp_path / "run", dtype="float32").tensor(0)
+    np.testing.assert_array_equal(X.values, maps.flatten(0, 1).permute(1, 2, 0))
 
 
 def test_the_first_address_still_works():

@@ -109,7 +109,7 @@ def import_array(
     ----------
     file
         An array of order 3, or of order 4 or 5 with batches or layers before it; or an .npz or .safetensors with one
-        array per layer, whose names end in the number of the layer.
+        array per layer, whose names end in the number of the layer or are those of a TransformerLens cache.
     name
         Which array of an .npz or .safetensors file; needed when there are several that are not layers.
     layout
@@ -249,8 +249,9 @@ def _read(path: Path, name: str | None) -> Array | list[Array]:
     if ending in (".pt", ".pth", ".bin", ".pkl"):
         raise InputError(
             f"{path} is a pickle, which can run code when read; convert it, if it holds one tensor per layer: python -c "
-            f'"import torch, safetensors.torch as s; s.save_file({{str(i): a.contiguous() for i, a in '
-            f"enumerate(torch.load('{path}', weights_only=True))}}, '{path.with_suffix('.safetensors')}')\""
+            f"\"import torch, safetensors.torch as s; x = torch.load('{path}', weights_only=True); s.save_file({{str(i): "
+            f"a.clone().contiguous() for i, a in (x.items() if hasattr(x, 'items') else enumerate(x))}}, "
+            f"'{path.with_suffix('.safetensors')}')\""
         )
     with foreign_file(path):
         if ending == ".npy":
@@ -275,9 +276,11 @@ def _chosen(path: Path, arrays: Mapping[str, Any], name: str | None) -> Array | 
         return cast("Array", arrays[name]())
     if len(arrays) == 1:
         return cast("Array", next(iter(arrays.values()))())
-    numbers = {key: re.search(r"(\d+)$", key) for key in arrays}
-    order = sorted(arrays, key=lambda key: int(found[1]) if (found := numbers[key]) else -1)
-    if not arrays or None in numbers.values() or [int(numbers[k][1]) for k in order] != list(range(len(order))):  # type: ignore[index]
+    cached = {key: int(match[1]) for key in arrays if (match := _CACHE_KEY.search(key))}
+    numbered = {key: int(match[1]) for key in arrays if (match := re.search(r"(\d+)$", key))}
+    numbers = cached or (numbered if len(numbered) == len(arrays) else {})  # a cache holds much besides
+    order = sorted(numbers, key=lambda key: numbers[key])
+    if not order or [numbers[key] for key in order] != list(range(len(order))):
         listed = ", ".join(sorted(arrays)[:6])
         raise InputError(
             f"{path} holds {len(arrays)} arrays ({listed}); choose one with --name, or name one per layer layer_0, ..."
@@ -302,6 +305,8 @@ def _is_array(value: Any) -> bool:
 
 def _batches_of(given: Any) -> list[dict[str, list[Array]]]:
     """What was given as batches: block -> layers, each (head, query, key)."""
+    if hasattr(given, "keys") and not isinstance(given, Mapping):  # TransformerLens' ActivationCache is no Mapping
+        given = {key: given[key] for key in given.keys()}  # noqa: SIM118
     named = {b: v for n, b in _BLOCKS.items() if (v := _get(given, n)) is not None and len(v)}
     if named:
         return _split(named)

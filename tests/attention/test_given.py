@@ -146,8 +146,9 @@ def test_a_vision_language_model_takes_what_its_processor_made():
 class Wrapped:
     """What nnsight's LanguageModel looks like from outside: no module, the network inside."""
 
-    def __init__(self, network):
-        self._model, self.tokenizer = network, Letters()
+    def __init__(self, network, place):
+        self.tokenizer = Letters()
+        setattr(self, place, network)
 
 
 class Hooked(torch.nn.Module):
@@ -183,7 +184,8 @@ class OwnAttention(torch.nn.Module):
 
 def test_a_wrapped_model_is_captured_by_the_module_inside(network, model):
     expected = hs.capture(model, "abcdef").tensor(0).values
-    np.testing.assert_array_equal(hs.capture(Wrapped(network), "abcdef").tensor(0).values, expected)
+    for place in ("_module", "_model"):  # nnsight 0.8, and before
+        np.testing.assert_array_equal(hs.capture(Wrapped(network, place), "abcdef").tensor(0).values, expected)
     with pytest.raises(hs.InputError, match="a model is a torch module or wraps one, not a dict"):
         hs.capture({}, "abcdef")
 
@@ -199,3 +201,16 @@ def test_a_hooked_transformer_reads_text_and_ids():
     )
     expected = torch.cat([block.attn.pattern for block in hooked.blocks], 1)[0].permute(1, 2, 0).detach().numpy()
     np.testing.assert_allclose(X.values, expected, atol=1e-6)
+    ids = torch.tensor([Letters().encode("abcdef")])
+    for given in (ids, ids.tolist(), {"input_ids": ids, "attention_mask": torch.ones_like(ids)}):
+        again = hs.capture(hooked, given, dtype="float32").tensor(0)
+        np.testing.assert_array_equal(again.values, X.values)
+        assert again.query_tokens == X.query_tokens
+    with pytest.raises(hs.InputError, match="Hooked reads token ids alone: give input_ids without labels"):
+        hs.capture(hooked, {"input_ids": ids, "labels": ids})
+    hooked.tokenizer = None
+    with pytest.raises(hs.InputError, match="has no tokenizer; it cannot read text"):
+        hs.capture(hooked, "abcdef")
+    hooked.original_model = None  # TransformerLens' bridge, which changes the network it wraps
+    with pytest.raises(hs.InputError, match=r"a Hooked replaces the attention of its network; give hs.from_attentions"):
+        hs.capture(hooked, ids)

@@ -85,6 +85,9 @@ def test_import_makes_a_run(tmp_path):
     np.save(tmp_path / "a.npy", attention())
     done = headscape("import", "a.npy", "--layout", "layer,head,query,key", cwd=tmp_path, check=0)
     assert "causal" in done.stdout
+    found, look, then = done.stdout.splitlines()[-3:]
+    assert (found, then) == ("found  6 heads in 2 layers", "next   headscape organize runs/a")
+    assert look == "look   headscape report runs/a --open"
     assert hs.open_capture(tmp_path / "runs" / "a").tensor(0).shape == (5, 5, 6)
 
 

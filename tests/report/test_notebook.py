@@ -6,6 +6,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from fakes import FakeResult, frame_of, other_figures, result_of
 from headscape.results import FigureSpec
 
@@ -24,6 +26,20 @@ def test_notebook_shows_findings_and_the_same_pictures():
     assert "&lt;b&gt;this&lt;/b&gt;" in html
     assert not re.search(r"<script|<iframe|onerror=['\"]?window|javascript:", re.sub("&lt;.*?&gt;", "", html))
     assert html.count("<img alt=") == html.count("<img")
+
+
+@pytest.mark.xdist_group("chromium")
+def test_the_still_is_seen_where_scripts_are_not_allowed(chromium):
+    html = result_of(4, 3)._repr_html_()
+    page, seen = chromium.new_page(), []
+    for taken in (' sandbox="allow-scripts allow-downloads"', "<iframe.*?</iframe>"):  # scripts, the frame
+        page.set_content(re.sub(taken, " sandbox" if "=" in taken else "", html, flags=re.S))
+        seen.append(page.screenshot())
+    page.set_content(html)
+    page.frame_locator("iframe").locator("#panel-title").wait_for()
+    seen.append(page.screenshot())
+    page.close()
+    assert seen[0] == seen[1] != seen[2]
 
 
 def test_notebook_says_which_picture_failed():

@@ -71,7 +71,7 @@ def capture(
     Parameters
     ----------
     model
-        From `load_model`, or a module (wrapped by `wrap_module`), also inside a wrapper of TransformerLens or nnsight.
+        From `load_model`, or a module (wrapped by `wrap_module`), also inside a wrapper of nnsight; a HookedTransformer.
     inputs
         Text models: a sentence or a list of prompts, each kept at its own length if none is longer than `tokens`; a
         text file, a folder of them or a list of longer texts, cut into disjoint windows of `tokens` tokens; token ids

@@ -110,6 +110,11 @@ class Model:
         return config.get_text_config() if hasattr(config, "get_text_config") else config
 
     @property
+    def reads_ids(self) -> bool:
+        """Whether it is a network of its own that takes token ids as its one argument, as a HookedTransformer does."""
+        return self.task == "module" and _is_hooked(self.module)
+
+    @property
     def causal(self) -> bool:
         """Whether every layer of self-attention only looks back, as seen in a run."""
         own = [site for site in self.sites if not site.block.startswith("encoder") and "cross" not in site.block]
@@ -442,12 +447,11 @@ def wrap_module(
 ) -> Model:
     """Make a `Model` of a module that is already in memory.
 
-    A transformers model needs nothing more, also inside a wrapper of nnsight, TransformerLens, torch.compile or
-    parallel training. Of any other
-    `torch.nn.Module`, its `MultiheadAttention` layers are found; otherwise `attention` names the submodules that compute
-    attention (their softmax must run over a tensor (batch, head, query, key)). Such a module is captured on a list of
-    its own inputs: a tensor, or a tuple or dict of arguments for each batch; `example` is one of them, needed before
-    anything was captured.
+    A transformers model needs nothing more, also inside a wrapper of nnsight, torch.compile or parallel training; nor
+    does a HookedTransformer of TransformerLens. Of any other `torch.nn.Module`, its `MultiheadAttention` layers are
+    found; otherwise `attention` names the submodules that compute attention (their softmax must run over a tensor
+    (batch, head, query, key)). Such a module is captured on a list of its own inputs: a tensor, or a tuple or dict of
+    arguments for each batch; `example` is one of them, needed before anything was captured.
 
     >>> import torch
     >>> layer = torch.nn.TransformerEncoderLayer(d_model=8, nhead=2, batch_first=True)
@@ -492,8 +496,9 @@ def wrap_module(
 def _underlying(module: Any, tokenizer: Any, attention: Sequence[str] | None) -> tuple[Any, Any, Sequence[str] | None]:
     """The network inside a wrapper, with the wrapper's tokenizer.
 
-    torch.compile keeps it as `_orig_mod`, parallel training as `module`, nnsight as `_model`, TransformerLens' bridge as
-    `original_model`; a HookedTransformer is a network of its own, whose attention is computed in blocks.N.attn.
+    torch.compile keeps it as `_orig_mod`, parallel training as `module`, nnsight as `_module` (formerly `_model`).
+    A HookedTransformer is a network of its own, whose attention is computed in blocks.N.attn. TransformerLens' bridge
+    puts parts of its own into the network, so that what is inside is no transformers model any more.
     """
     import torch
     from torch.nn import Module
@@ -501,13 +506,22 @@ def _underlying(module: Any, tokenizer: Any, attention: Sequence[str] | None) ->
     parallel = (torch.nn.DataParallel, torch.nn.parallel.DistributedDataParallel)
     while isinstance(inner := getattr(module, "module" if isinstance(module, parallel) else "_orig_mod", None), Module):
         module = inner
-    for name in ("_model", "original_model"):
+    for name in ("_module", "_model"):
         inner = getattr(module, name, None)
         if isinstance(inner, torch.nn.Module):
             return inner, tokenizer or getattr(module, "tokenizer", None), attention
     if not isinstance(module, torch.nn.Module):
         raise InputError(f"a model is a torch module or wraps one, not a {type(module).__name__}")
-    if attention is None and hasattr(module, "cfg") and hasattr(module, "blocks"):
+    if _is_hooked(module) and hasattr(module, "original_model"):
+        raise InputError(
+            f"a {type(module).__name__} replaces the attention of its network; give hs.from_attentions(cache) the cache of "
+            "its run_with_cache, or hs.capture the transformers model as it was loaded"
+        )
+    if attention is None and _is_hooked(module):
         found = [f"blocks.{i}.attn" for i, block in enumerate(module.blocks) if hasattr(block, "attn")]  # type: ignore[arg-type]
         return module, tokenizer or getattr(module, "tokenizer", None), found or None
     return module, tokenizer, attention
+
+
+def _is_hooked(module: Any) -> bool:
+    return hasattr(module, "cfg") and hasattr(module, "blocks")

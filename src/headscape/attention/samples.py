@@ -53,9 +53,10 @@ def samples_of(
     strings of a text's tokens, which take longer than all the rest.
     """
     given = arguments_of(inputs) if model.images is None or isinstance(inputs, Mapping) else None
-    if given is not None and not (model.task == "module" and not isinstance(inputs, Mapping)):
+    own = model.task == "module" and not model.reads_ids
+    if given is not None and (not own or isinstance(inputs, Mapping)):
         return _given_samples(model, given, batches)
-    if model.task == "module" and (model.tokenizer is None or not is_text(inputs)):
+    if own and (model.tokenizer is None or not is_text(inputs)):
         return _module_samples(inputs, batches)
     if model.images is not None:
         return _image_samples(model, inputs, batches, seed)
@@ -131,6 +132,8 @@ def _given_samples(
             continue
         whole = with_decoder(model, arguments) if model.task != "module" else arguments
         ids = whole.get("input_ids")
+        if model.reads_ids and (others := ", ".join(sorted(set(whole) - {"input_ids"}))):
+            raise InputError(f"{model.source} reads token ids alone: give input_ids without {others}")
         check_ids(model, ids, f"input {i}")
         stored = {f"argument/{name}": value.numpy() for name, value in whole.items() if name != "input_ids"}
         if ids is not None:

@@ -66,6 +66,8 @@ def run(model: Model, batch: Any, *, whole: bool = True, hidden: bool = False) -
     """One forward pass without gradients and without a cache; `whole=False` leaves the output head out."""
     module: Any = model.module
     if model.task == "module":
+        if model.reads_ids and isinstance(batch, dict):
+            batch = batch["input_ids"]
         if isinstance(batch, dict):
             return module(**{k: _to(v, model.device) for k, v in batch.items()})
         args = batch if isinstance(batch, tuple) else (batch,)

@@ -9,7 +9,7 @@ import typer
 
 from headscape.cli import options as o
 from headscape.cli.records import Ending, Fetching, command
-from headscape.cli.shared import app, listed, one_of, print_facts, print_json, print_table, progress_bar, sayer
+from headscape.cli.shared import app, close, listed, one_of, print_facts, print_json, print_table, progress_bar, sayer
 from headscape.errors import InputError
 from headscape.fingerprints import digest
 from headscape.tensor import HeadId
@@ -225,3 +225,6 @@ def import_(
     first = found.tensor(0, kind=kind)  # type: ignore[arg-type]
     if as_json or not quiet:
         print_facts("Imported", {"run": str(target), "batches": len(found), "tensor": repr(first)}, as_json)
+    if not (as_json or quiet):
+        made = f"{first.shape[2]} heads in {len({head.layer for head in first.heads})} layers"
+        close(made, f"headscape report {target} --open", f"headscape organize {target}")

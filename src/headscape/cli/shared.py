@@ -161,7 +161,14 @@ def finish(
         f"{f'{b}: ' if len(results) > 1 and (b := getattr(r, 'block', '')) else ''}{r.headline()}" for r in results
     ]
     look = f"headscape report {at} --open" if page is None else page.resolve()
-    for line in (*beside, f"found  {'; '.join(lines)}", f"look   {look}", f"next   {then or _next(results[0], at)}"):
+    for line in beside:
+        out.print(line, soft_wrap=True)
+    close("; ".join(lines), look, then or _next(results[0], at))
+
+
+def close(found: str, look: Path | str, then: str) -> None:
+    """The three lines at the end: what was found, where to look, what to do next."""
+    for line in (f"found  {found}", f"look   {look}", f"next   {then}"):
         out.print(line, soft_wrap=True)
 
 

@@ -51,6 +51,7 @@ function useTheme(name) {
 }
 
 async function start() {
+  document.body.hidden = false; // in a notebook without scripts the still picture under it is seen
   applyTheme(themeName());
   byId("theme")?.addEventListener("click", () => {
     chosenTheme = themeName() === "dark" ? "light" : "dark";
