@@ -74,7 +74,7 @@ def test_a_file_is_read_one_tensor_at_a_time(tmp_path):
     plain.write_tensors_to_file()
     plain.close()
     readers = {
-        "deci": lambda file: read_deci(file, fields_of(file)),
+        "deci": lambda file: read_deci(file, open_gguf(file)),
         "llama": lambda file: {name for name, _ in gguf_weights(open_gguf(file), network)},
     }
     for name, read in readers.items():

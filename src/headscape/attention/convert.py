@@ -52,7 +52,7 @@ def converted(file: Path, say: Callable[[str], None]) -> Path:
         made = Path(scratch) / "model"
         made.mkdir()
         if said.get("general.architecture") == "deci":
-            (module, plans), tokenizer = read_deci(file, said), read_tokenizer(file, Path(scratch))
+            (module, plans), tokenizer = read_deci(file, open_gguf(file)), read_tokenizer(file, Path(scratch))
             module.save_pretrained(made)
             if plans:
                 write_plans(made, plans)

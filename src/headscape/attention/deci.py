@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -28,8 +27,8 @@ LAYER = {
 WHOLE = {"token_embd": "model.embed_tokens", "output_norm": "model.norm", "output": "lm_head"}
 
 
-def read_deci(file: Path, said: Mapping[str, Any]) -> tuple[Any, tuple[Any, ...]]:
-    """Network (a Llama with cut layers) and how the layers are cut; `said` are the fields of the file."""
+def read_deci(file: Path, reader: Any) -> tuple[Any, tuple[Any, ...]]:
+    """Network (a Llama with cut layers) and how the layers are cut, of a file that `open_gguf` has opened."""
     import gguf
     import torch
     import transformers
@@ -37,13 +36,13 @@ def read_deci(file: Path, said: Mapping[str, Any]) -> tuple[Any, tuple[Any, ...]
     from headscape.attention.ragged import LayerPlan, cut_layer
 
     def of(name: str) -> Any:
-        if f"deci.{name}" not in said:
+        if f"deci.{name}" not in reader.fields:
             raise InputError(f"{file.name} lacks the field deci.{name}")
-        return said[f"deci.{name}"]
+        return reader.fields[f"deci.{name}"].contents()
 
     n = int(of("block_count"))
     heads, groups = (_each(of(f"attention.{name}"), n) for name in ("head_count", "head_count_kv"))
-    tensors = {t.name: t for t in open_gguf(file).tensors}
+    tensors = {t.name: t for t in reader.tensors}
     if not all(kv and h % kv == 0 for h, kv in zip(heads, groups, strict=True)):
         raise InputError(f"{file.name} has layers without attention, or with uneven groups; headscape cannot open it")
     size, n_kv = max(h // kv for h, kv in zip(heads, groups, strict=True)), max(groups)
@@ -52,14 +51,15 @@ def read_deci(file: Path, said: Mapping[str, Any]) -> tuple[Any, tuple[Any, ...]
     options |= {"hidden_size": int(of("embedding_length")), "intermediate_size": int(of("feed_forward_length"))}
     options |= {"num_hidden_layers": n, "max_position_embeddings": int(of("context_length"))}
     vocabulary = tensors["token_embd.weight"].shape[1]
+    for name in ("bos_token_id", "eos_token_id"):
+        field = reader.fields.get(f"tokenizer.ggml.{name}")
+        options[name] = None if field is None else field.contents()
     config = transformers.LlamaConfig(
         **options,
         vocab_size=int(vocabulary),
         rms_norm_eps=float(of("attention.layer_norm_rms_epsilon")),
         rope_parameters={"rope_type": "default", "rope_theta": float(of("rope.freq_base"))},
         tie_word_embeddings="output.weight" not in tensors,
-        bos_token_id=said.get("tokenizer.ggml.bos_token_id"),
-        eos_token_id=said.get("tokenizer.ggml.eos_token_id"),
     )
     network: Any = transformers.LlamaForCausalLM
     module = network(config).float()

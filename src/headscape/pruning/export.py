@@ -21,9 +21,8 @@ from torch import nn
 
 from headscape.attention import bundled
 from headscape.attention.capture import PARITY_TOLERANCE, main_output
-from headscape.attention.convert import fields_of
 from headscape.attention.deci import read_deci
-from headscape.attention.loading import mark_ragged, quiet
+from headscape.attention.loading import mark_ragged, open_gguf, quiet
 from headscape.attention.models import Model, load_model, wrap_module
 from headscape.attention.projections import input_width, layout_of, output_projections
 from headscape.attention.ragged import is_ragged, write_plans
@@ -364,7 +363,7 @@ def _compared(
         if numbers is None:
             written = load_model(folder, device=model.device, dtype=model.dtype)
         else:  # not through the cache of converted files
-            module, _ = read_deci(folder, fields_of(folder))
+            module, _ = read_deci(folder, open_gguf(folder))
             written = wrap_module(module.to(model.device))
         with torch.no_grad():
             with without_heads(model, fitted):
