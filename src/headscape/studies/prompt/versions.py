@@ -66,12 +66,12 @@ def encode(model: Model, text: Text, room: int = 0) -> tuple[list[int], Layout]:
     if ids and ids[-1] == model.tokenizer.eos_token_id and offsets[-1][0] == offsets[-1][1]:
         ids, offsets = ids[:-1], offsets[:-1]  # an end-of-text token would stop the model
     ids, offsets = [*model.prefix, *ids], [(0, 0)] * len(model.prefix) + offsets
-    check_ids(model, torch.tensor([ids]), "the prompt")
     if model.max_tokens is not None and len(ids) + room > model.max_tokens:
         raise InputError(
             f"the prompt has {len(ids)} tokens and {room} more are to be written, {model.source} takes "
             f"{model.max_tokens}; use fewer shots"
         )
+    check_ids(model, torch.tensor([ids]), "the prompt")
     special = [str(model.tokenizer.decode([i])) for i, (a, b) in zip(ids, offsets, strict=True) if a == b]
     return ids, lay_out(text, offsets, special)
 
