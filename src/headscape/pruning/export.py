@@ -22,7 +22,8 @@ from torch import nn
 from headscape.attention import bundled
 from headscape.attention.capture import PARITY_TOLERANCE, main_output
 from headscape.attention.deci import read_deci
-from headscape.attention.loading import mark_ragged, open_gguf, quiet
+from headscape.attention.gguf_reader import open_gguf
+from headscape.attention.loading import mark_ragged, quiet
 from headscape.attention.models import Model, load_model, wrap_module
 from headscape.attention.projections import input_width, layout_of, output_projections
 from headscape.attention.ragged import is_ragged, write_plans
