@@ -29,7 +29,7 @@ Task = Literal["causal-lm", "masked-lm", "seq2seq-lm", "image-classifier", "clas
 class Model:
     """A loaded network and what headscape needs to know of it.
 
-    `n_heads` counts query heads a layer, `n_kv_heads` the key/value heads they share. `max_tokens` is the longest
+    `n_heads` counts query heads per layer, `n_kv_heads` the key/value heads they share. `max_tokens` is the longest
     context, None when there is no limit. `prefix` are ids the tokenizer should put before a text but does not.
     `location` is the absolute path of a model that is loaded by its path, None for one known by name. `quantized` says
     in how few bits the weights were stored, "" where they were not, or were drawn anew.
@@ -86,7 +86,7 @@ class Model:
 
     @property
     def n_heads(self) -> int:
-        """Query heads a layer."""
+        """Query heads per layer."""
         return max(site.n_heads for site in self.sites)
 
     @cached_property
