@@ -95,10 +95,11 @@ def claims(
 
     >>> result = hs.claims("vit-fmnist", only=["spectra"], quick=True)
     >>> result.claims[["claim", "verdict"]]
-                   claim      verdict
-    0    spectra.sparser  cannot tell
-    1     spectra.energy  cannot tell
-    2  spectra.alignment        holds
+                    claim      verdict
+    0     spectra.sparser  cannot tell
+    1      spectra.energy  cannot tell
+    2   spectra.alignment        holds
+    3  spectra.directions  cannot tell
     """
     check_seed(random_state)
     wanted, others = chosen(only), [Run.open(path) for path in beside]
