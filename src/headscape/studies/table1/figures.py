@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import pandas as pd
 
 from headscape.collapse.bounds import bound_curves
 from headscape.collapse.residual import roundoff
@@ -19,8 +20,9 @@ captions = Captions(__name__)
 
 
 def figures(r: Table1Result) -> list[FigureSpec]:
-    """The table, the four variants by depth, and the bounds, for every setting."""
-    return [draw(r, k) for draw in (_table, _variants, _bounds) for k in range(len(r.names))]
+    """The table, the four variants by depth, and the bounds, for every setting; and Theorem D.3 by depth."""
+    found = [draw(r, k) for draw in (_table, _variants, _bounds) for k in range(len(r.names))]
+    return [*found, _theorem(r)]
 
 
 def _table(r: Table1Result, k: int) -> FigureSpec:
@@ -51,3 +53,17 @@ def _bounds(r: Table1Result, k: int) -> FigureSpec:
         for name, curve in bound_curves(here[here["cell"] == variant], "depth").items()
     ]
     return captions.figure("bounds", {"series": series}, k=k, value=r.names[k])
+
+
+def _theorem(r: Table1Result) -> FigureSpec:
+    columns: dict[str, Any] = {"depth": np.arange(1, r.depth + 1)}
+    for variant in r.variants[:2]:
+        table, name = r.theorem(variant), variant.removeprefix("no skip, ")
+        for column, title in {
+            "measured": "measured",
+            "repaired": "repaired",
+            "corrected": "D.3",
+            "printed": "D.3 as printed",
+        }.items():
+            columns[f"{title}, {name}"] = [f"{x:.1f}" if np.isfinite(x) else "round-off" for x in table[column]]
+    return captions.table("theorem", pd.DataFrame(columns), name=r.names[-1], seeds=r.settings["seeds"])

@@ -26,7 +26,7 @@ COMPARED = 3
 
 def findings(r: Table1Result) -> list[Finding]:
     """All findings, in the order in which a reader should meet them."""
-    return [_reproduced(r), _work(r), _alone(r), _second_column(r), _bounds(r)]
+    return [_reproduced(r), _work(r), _alone(r), _second_column(r), _bounds(r), _theorem(r)]
 
 
 def _away(r: Table1Result, setting: str, variant: str, printed: tuple[float, ...]) -> list[Interval]:
@@ -118,3 +118,25 @@ def _bounds(r: Table1Result) -> Finding:
     return Finding(
         text, "bounds-0", judge(exactly(broken), below=1.0, control="violations beyond round-off"), "table1.bounds"
     )
+
+
+def _theorem(r: Table1Result) -> Finding:
+    """Whether Theorem D.3, corrected, shows what happens: its bound must fall below what there was at first."""
+    texts, verdicts = [], []
+    for variant in r.variants[:2]:
+        here, table = r.along[r.along["cell"] == variant], r.theorem(variant)
+        last = here[here["depth"] == r.depth]
+        verdicts.append(
+            judge(
+                mean_interval(last["corrected"] - last["first"]),
+                below=0.0,
+                control=f"decades before the first layer, {variant}",
+            )
+        )
+        seen = table[table["measured"].notna()].iloc[-1]
+        texts.append(f"""
+            {variant.removeprefix("no skip, ")}: after layer {seen.name} the residual is 10^{seen["measured"]:.1f}, the repaired
+            bounds of the layers one after the other allow 10^{seen["repaired"]:.1f}, and the theorem 10^{seen["corrected"]:.0f}
+        """)
+    rest = f" ({r.names[-1]}, without a skip, means over {r.settings['seeds']} seeds; {'; '.join(' '.join(t.split()) for t in texts)})."
+    return on_claim("table1.theorem", strictest(*verdicts), rest, "theorem")
