@@ -76,6 +76,19 @@ def test_as_printed_means_within_a_factor_of_ten_at_every_depth(small_table):
     assert {finding.verdict for finding in one.findings() if finding.claim != "table1.bounds"} == {"cannot tell"}
 
 
+def test_the_second_column_earns_no_tick_where_the_skip_alone_has_it_too(small_table):
+    _, result = small_table
+    spread = np.array([0.95, 1.0, 1.05])[:, None]
+    made = result.residual.copy()
+    made[1, 2] = made[1, 3] = spread * np.array(PRINTED["MHA"][:4])
+    said = by_claim(replace(result, residual=made))["table1.mha"]
+    assert said.holds is False and "a' = 0 is off by 0.0" in said.text
+    made[1, 2] = spread * np.array([0.9, 0.5, 0.1, 0.01])
+    assert by_claim(replace(result, residual=made))["table1.mha"].holds
+    made[:, 3] /= 100
+    assert by_claim(replace(result, residual=made))["table1.mha"].holds is False
+
+
 def test_the_theorem_is_judged_by_whether_its_bound_falls(small_table):
     _, result = small_table
     assert set(result.along["setting"]) == {"xavier, no norm"} and len(result.along) == 2 * 3 * 4

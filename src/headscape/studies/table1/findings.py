@@ -89,19 +89,26 @@ def _alone(r: Table1Result) -> Finding:
 
 
 def _second_column(r: Table1Result) -> Finding:
+    """The printed column must be that of the hidden state: with the same skip and a' = 0 it must not come out too."""
     printed = PRINTED["MHA"][: r.depth]
-    n = len(printed)
+    n, (_, hidden, skip, both) = len(printed), r.variants
     away = {(s, v): _away(r, s, v, printed) for s in r.names for v in r.variants}
-    off = {place: max(abs(span.value) for span in spans) for place, spans in away.items()}
-    setting, variant = min(off, key=lambda place: off[place])
-    ends = [f"{r.column(setting, name)[:, n - 1].mean():.2g}" for name in r.variants[2:]]
-    without = min(off[place] for place in off if place[1] in r.variants[:2])
-    text = f"""
-        The printed MHA column ({printed[0]:.2g} to {printed[-1]:.2g}) is nearest to '{setting}, {variant}', off by at most
-        {off[setting, variant]:.2f} decades; at depth {n} that setting has {ends[1]} with the hidden state and {ends[0]}
-        without it. Without a skip the nearest variant is off by up to {without:.0f} decades.
+    off = {place: max(spans, key=lambda span: abs(span.value)) for place, spans in away.items()}
+    setting = min(r.names, key=lambda name: abs(off[name, both].value))
+    control = off[setting, skip]
+    size = (
+        control if control.value >= 0 else replace(control, value=-control.value, low=-control.high, high=-control.low)
+    )
+    alone = judge(size, above=LIKE, control="decades: so far from the printed column the same skip must be with a' = 0")
+    ends = [f"{r.column(setting, name)[:, n - 1].mean():.2g}" for name in (skip, both)]
+    without = min(abs(off[name, hidden].value) for name in r.names)
+    rest = f"""
+        : the printed column ({printed[0]:.2g} to {printed[-1]:.2g}) is nearest to '{setting}, {both}', off by at most
+        {abs(off[setting, both].value):.2f} decades, and there a' = 0 is off by {abs(control.value):.2f}: at depth {n} the
+        residual is {ends[1]} with the hidden state and {ends[0]} without it. Without a skip the hidden state is off by up to
+        {without:.0f} decades.
     """
-    return Finding(text, "cells-1", _as_printed(away[setting, variant]), "table1.mha")
+    return on_claim("table1.mha", strictest(_as_printed(away[setting, both]), alone), rest, "cells-1")
 
 
 def _bounds(r: Table1Result) -> Finding:
