@@ -14,12 +14,12 @@ from torch import Tensor
 
 from headscape.attention.capture_tap import CaptureTap, Memory, Sink
 from headscape.attention.estimate import Estimate, estimate, measure_pace
-from headscape.attention.models import Model, evaluating, wrap_module
 from headscape.attention.parity import PARITY_TOLERANCE, Parity, check_parity, main_output
 from headscape.attention.pooling import check_pool, rows_of_windows
 from headscape.attention.samples import Sample, replayed, samples_of
 from headscape.attention.sites import Site, run, select_heads
 from headscape.attention.tapping import tapped
+from headscape.attention.wrapping import Model, evaluating, wrap_module
 from headscape.captures import KEEP, Batch, Capture
 from headscape.checks import integer, renamed
 from headscape.checks import seed as check_seed

@@ -13,7 +13,7 @@ import numpy as np
 import torch
 
 from headscape.attention.capture import capture
-from headscape.attention.models import Model, evaluating, wrap_module
+from headscape.attention.wrapping import Model, evaluating, wrap_module
 from headscape.checks import integer
 from headscape.errors import InputError
 

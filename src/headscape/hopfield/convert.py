@@ -14,11 +14,11 @@ import torch
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
-from headscape.attention.models import Model, evaluating, wrap_module
 from headscape.attention.sites import Site, example_input, run
 from headscape.attention.tapping import tapped
 from headscape.attention.taps import AttentionCall, Tap
 from headscape.attention.weights import check_weights
+from headscape.attention.wrapping import Model, evaluating, wrap_module
 from headscape.errors import HeadscapeError, InputError
 from headscape.hopfield.state import SCALED_ONLY, HiddenState, Init, Scheme, Skip, carry, check_alphas, skip_over
 
