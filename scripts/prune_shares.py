@@ -33,7 +33,7 @@ TEXT = (48, 32, 32)
 REPEATED = 12
 """Windows of repeated random tokens, and of repeated text."""
 MIXTURES = (  # windows of text, and as how many windows the two kinds of repeats count
-    *((48, 0, 0), (48, 12, 12), (80, 6, 18), (112, 0, 0), (112, 12, 12), (112, 12, 24)),
+    *((48, 0, 0), (48, 12, 12), (80, 6, 18), (112, 0, 0), (112, 12, 12), (112, 12, 24), (112, 18, 18)),
 )
 ABILITIES = ("text", "copy.random", "copy.text")
 SHARE = 0.3
