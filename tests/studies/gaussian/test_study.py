@@ -104,7 +104,7 @@ def test_a_killed_study_resumes_and_jobs_change_nothing(tmp_path):
     files = files_of(tmp_path / "run")
     units = tmp_path / "run" / "gaussian" / "units"
     assert {p.name.rsplit("-", 1)[0] for p in units.iterdir()} == {
-        *("layer-0000", "layer-0001", "state-0000", "state-0001", "state-0002", "depth", "tokens")
+        *("layer-0000", "layer-0001", "state-0000", "state-0001", "state-0002", "depth-divergence", "tokens")
     }
     for pattern in ("layer-0001-*", "state-0000-*", "tokens-*", "../*/result.json"):
         for path in list(units.glob(pattern)):
