@@ -15,7 +15,12 @@ def test_a_place_is_checked_and_nothing_is_made(tmp_path):
         check_place(tmp_path / good)
         check_place(tmp_path / good, folder=True)
     check_place(tmp_path / "file")
-    for name, what in (("file", "file exists"), ("file/below", "not a directory"), ("loop", "link"), ("x" * 300, "long")):
+    for name, what in (
+        ("file", "file exists"),
+        ("file/below", "not a directory"),
+        ("loop", "link"),
+        ("x" * 300, "long"),
+    ):
         with pytest.raises(InputError, match=what):
             check_place(tmp_path / name, folder=True)
     assert sorted(tmp_path.rglob("*")) == before
