@@ -7,7 +7,7 @@ MODELS := smollm2-135m minilm-l6 gemma3-270m mpnet-base
 export OMP_NUM_THREADS ?= 2
 
 TEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadgroup
-COVERED := 84 # percent of the lines that the quick tests must reach: just below what they do (85)
+COVERED := 87 # percent of the lines that the quick tests must reach: just below what they do (87.8)
 
 .PHONY: demo test check docs lint fetch browser mutants faults slow bench clean
 

@@ -115,6 +115,16 @@ def findings(study: str) -> str:
     return "\n".join(parts)
 
 
+def tables(name: str) -> str:
+    """The short tables of one kept result, STUDY NAME, each under its title."""
+    study, _, stem = name.partition(" ")
+    parts = []
+    for title, rows in results(study)[stem]["tables"].items():
+        cells = [["" if value is None else value for value in row.values()] for row in rows]
+        parts.append(f"**{title}**\n\n{table(list(rows[0]), cells)}")
+    return "\n".join(parts)
+
+
 def checks(page: str) -> str:
     """What a paper prints, what is right and what was measured, as docs/theory/checks.py found."""
     found = json.loads((DOCS / "results" / "theory" / f"{page}.json").read_text(encoding="utf-8"))
@@ -164,7 +174,9 @@ def quantized(_: str) -> str:
     return table(["model", "stored as"], [[m.name, m.quantized or "32-bit floats"] for m in list_models()])
 
 
-MAKERS = {f.__name__: f for f in (verdicts, flagship, commands, findings, checks, kept, coverage, listed, quantized)}
+MAKERS = {
+    f.__name__: f for f in (verdicts, flagship, commands, findings, tables, checks, kept, coverage, listed, quantized)
+}
 
 
 def main(names: Sequence[str] = ()) -> None:

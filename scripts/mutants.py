@@ -6,6 +6,7 @@ Mutants that change no behaviour are listed with the reason in mutants.txt, besi
 
     python scripts/mutants.py -n 20 --only geometry --seed 3
     python scripts/mutants.py --only geometry/flexible.py:53
+    python scripts/mutants.py --quick    # without the slow tests: what survives is to be tried again with them
 """
 
 import argparse
@@ -140,8 +141,8 @@ def tests_of(file: str) -> list[str]:
 class Copy:
     """A copy of the tree, in which mutants are tested."""
 
-    def __init__(self, place: Path) -> None:
-        self.place, self.tree, self.limits = place, place / "tree", dict[str, float]()
+    def __init__(self, place: Path, speeds: tuple[str, ...] = ("not slow", "slow")) -> None:
+        self.place, self.tree, self.limits, self.speeds = place, place / "tree", dict[str, float](), speeds
         self.skip: dict[str, list[str]] = {}
         shutil.copytree(ROOT, self.tree, ignore=shutil.ignore_patterns(".?*", "__pycache__", "runs"))
         for path in (self.tree / "src").rglob("*.py"):
@@ -156,7 +157,7 @@ class Copy:
         env = {"PYTHONPATH": str(self.tree / "src"), "NUMBA_CACHE_DIR": str(self.place / cache)}
         env |= {"PYTHONDONTWRITEBYTECODE": "1", "OMP_NUM_THREADS": "1"}
         command = [sys.executable, "-m", "pytest", "-x", "-p", "no:cacheprovider", "--hypothesis-seed=0", *tests, "-m"]
-        for speed in ("not slow", "slow"):
+        for speed in self.speeds:
             with open(self.place / "output", "w") as output:
                 how = {"stdout": output, "stderr": output, "start_new_session": True, "env": os.environ | env}
                 process = subprocess.Popen([*command, speed], cwd=self.tree, **how)
@@ -197,12 +198,13 @@ def main() -> None:
     parser.add_argument("-n", type=int, default=100, help="how many")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--only", default="", help=f"{', '.join(ROOMS)}; or a file, or FILE:LINE")
+    parser.add_argument("--quick", action="store_true", help="leave out the slow tests")
     options = parser.parse_args()
     blocks = Path(__file__).with_suffix(".txt").read_text(encoding="utf-8").split("\n\n")
     equivalent = {tuple(block.strip().splitlines()[:3]) for block in blocks if block.strip()}
     fates: dict[str, list[Mutant]] = {"killed": [], "survived": [], "equivalent": []}
     with tempfile.TemporaryDirectory(prefix="mutants-") as place:
-        copy = Copy(Path(place))
+        copy = Copy(Path(place), *([("not slow",)] if options.quick else []))
         for mutant in draw(options.n, options.seed, options.only):
             known = (mutant.file, f"- {mutant.old}", f"+ {mutant.new}") in equivalent
             fate = "equivalent" if known else "survived" if copy.survives(mutant) else "killed"

@@ -24,7 +24,7 @@ def pytest_addoption(parser):
 
 @pytest.hookimpl(tryfirst=True)  # before pytest picks by marker
 def pytest_collection_modifyitems(config, items):
-    """Mark what is slow, by a rule and by the list."""
+    """Mark what is slow, by a rule and by the list; tests that share a fixture of their module share a process."""
     listed = set() if config.getoption("write_slow") else set(SLOW.read_text(encoding="utf-8").split())
     for item in items:
         file, _, name = item.nodeid.partition("[")[0].partition("::")
@@ -33,6 +33,13 @@ def pytest_collection_modifyitems(config, items):
         own = listed & {f"{file}::{each}" for each in (name, *fixtures)}
         if own or fixtures & SLOW_FIXTURES or "dask" in groups or item.get_closest_marker("models"):
             item.add_marker("slow")
+        if not groups and any(_of_module(item, name) for name in fixtures):
+            item.add_marker(pytest.mark.xdist_group(file))
+
+
+def _of_module(item, fixture):
+    """Whether a fixture is made once a module: two processes would make it twice."""
+    return any(each.scope == "module" for each in item._fixtureinfo.name2fixturedefs.get(fixture, ()))
 
 
 _seconds = Counter()

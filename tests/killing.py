@@ -106,6 +106,17 @@ def done(arguments, place, code=0):
     return moments
 
 
+def captures(out):
+    """In the child: a capture of forty batches."""
+    import headscape as hs
+    from tiny import Letters
+    from zoo import make
+
+    model = hs.wrap_module(make("llama"), tokenizer=Letters())
+    text = "the quick brown fox jumps over the lazy dog " * 400
+    hs.capture(model, [text], tokens=64, batches=40, keep=("probs", "hidden"), out=out)
+
+
 def contents(*folders):
     """What files hold, without when they were made."""
     return {

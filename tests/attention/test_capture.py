@@ -1,8 +1,6 @@
 import json
 import os
 import signal
-import subprocess
-import sys
 import time
 
 import numpy as np
@@ -14,6 +12,7 @@ from headscape.attention import taps
 from headscape.attention.capture import check_parity
 from headscape.attention.sites import example_input
 from headscape.locks import locked
+from killing import FORKS, LIMIT, captures
 from tiny import Letters, arguments_of, captured
 from zoo import OWN_ATTENTION, ZOO, eager_reference, make
 
@@ -289,38 +288,31 @@ def test_a_lost_batch_leaves_a_gap_and_is_captured_again(tmp_path):
     assert lost.read_bytes() == content
 
 
-CHILD = """
-import torch
-torch.set_num_threads(1)
-from tiny import Letters
-from zoo import make
-import headscape as hs
-model = hs.wrap_module(make("llama"), tokenizer=Letters())
-text = "the quick brown fox jumps over the lazy dog " * 400
-hs.capture(model, [text], tokens=64, batches=40, keep=("probs", "hidden"), out={out!r})
-"""
-
-
-@pytest.mark.parametrize("kills", [3])
-def test_a_killed_capture_resumes_and_gives_the_same_bytes(tmp_path, kills):
+def test_a_killed_capture_resumes_and_gives_the_same_bytes(tmp_path):
     def child(out):
-        found = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
-        return subprocess.Popen([sys.executable, "-c", CHILD.format(out=str(out))], env=found)
+        process = FORKS.Process(target=captures, args=(out,))
+        process.start()
+        return process
+
+    def finishes(out):
+        process = child(out)
+        process.join(LIMIT)
+        return process.exitcode == 0
 
     whole, broken = tmp_path / "whole", tmp_path / "broken"
-    assert child(whole).wait(timeout=120) == 0
+    assert finishes(whole)
     interrupted = 0
-    for wanted in range(kills):
+    for wanted in range(3):
         process = child(broken)
-        while process.poll() is None and len(list(broken.glob("attention/batch-*.safetensors"))) <= 5 * wanted:
+        while process.is_alive() and len(list(broken.glob("attention/batch-*.safetensors"))) <= 5 * wanted:
             time.sleep(0.002)
-        if process.poll() is None:
+        if process.is_alive():
             os.kill(process.pid, signal.SIGKILL)
             interrupted += 1
-        process.wait()
+        process.join()
     assert interrupted  # else the kill came too late to test anything
     assert len(list(broken.glob("attention/*.safetensors"))) < 40
-    assert child(broken).wait(timeout=120) == 0
+    assert finishes(broken)
     names = sorted(p.name for p in (whole / "attention").iterdir())
     assert names == sorted(p.name for p in (broken / "attention").iterdir()) and len(names) == 40
     for name in names:

@@ -7,8 +7,17 @@ import pytest
 import torch
 
 import headscape as hs
-from headscape.collapse.attention_only import AttentionNetwork, AttentionOnly, bounds_of, four_variants, patch_tokens
-from headscape.collapse.residual import norm_1inf, relative_residual, residual
+from headscape.collapse.attention_only import (
+    ALONG,
+    AttentionNetwork,
+    AttentionOnly,
+    along_depth,
+    bounds_of,
+    four_variants,
+    patch_tokens,
+)
+from headscape.collapse.bounds import d3_decades
+from headscape.collapse.residual import norm_1, norm_1inf, relative_residual, residual
 
 SMALL = {"depth": 3, "width": 12, "heads": 3}
 
@@ -89,6 +98,33 @@ def test_the_printed_bound_counts_the_hidden_state_from_the_second_layer_on():
         C2.append(w * np.abs(0.5 * q @ k.T).sum(axis=0).max())
     r = norm_1inf(residual(second))
     assert found[1].printed == pytest.approx(4 * 3 * 0.5 * (max(C1) * r**3 + max(C2) * r) / 2, rel=1e-9)
+
+
+@pytest.mark.parametrize("hidden", [0.0, 0.5])
+@pytest.mark.parametrize("seed", range(5))
+def test_bounds_along_depth_are_kept_and_are_those_of_the_theorem(hidden, seed):
+    config = AttentionOnly(**SMALL, weights="xavier", norm="none", alpha_hidden=hidden)
+    network, X = AttentionNetwork(config, seed), 2 * tokens(seed=seed)
+    found = dict(zip(ALONG, along_depth(network, torch.from_numpy(X)).T, strict=True))
+    for n, state in enumerate(written_out(network, X)[0]):
+        assert found["measured"][n] == pytest.approx(math.log10(norm_1inf(residual(state))), abs=1e-4)
+    assert (found["measured"] > found["floor"]).all()
+    for bound in ("repaired", "corrected"):
+        assert (found["measured"] <= found[bound]).all()
+    dk, c1 = config.dim, 0.0
+    for maps in network.maps:
+        q, k, v, o = (maps[name].weight.detach().numpy() for name in "qkvo")
+        for part in (slice(h * dk, (h + 1) * dk) for h in range(config.heads)):
+            c1 = max(c1, norm_1inf(v[part].T @ o[:, part].T) * norm_1(q[part].T @ k[part]))
+    if hidden == 0:
+        a, first = 8 * config.heads * c1 / math.sqrt(dk), norm_1inf(residual(X))
+        assert found["printed"][-1] == pytest.approx(d3_decades(a, 0.0, first, 3, printed=True))
+        assert found["corrected"][-1] == pytest.approx(d3_decades(a, 0.0, first, 3))
+    else:
+        plain = AttentionNetwork(AttentionOnly(**SMALL, weights="xavier", norm="none"), seed)
+        assert found["corrected"][0] < along_depth(plain, torch.from_numpy(X))[0, ALONG.index("corrected")]  # H_0 is 0
+    with pytest.raises(hs.InputError, match="neither a skip nor a norm"):
+        along_depth(AttentionNetwork(AttentionOnly(**SMALL)), torch.from_numpy(X))
 
 
 def test_weights_are_drawn_as_they_are_said_to_be():

@@ -16,6 +16,7 @@ from headscape.collapse.bounds import (
     CONDITION,
     bound_curves,
     corrected_d3,
+    d3_decades,
     layer_bounds,
     named_bounds,
     printed_d1,
@@ -323,6 +324,16 @@ def test_both_forms_of_d3_agree_when_b_is_at_least_one():
         assert printed_d3(0.7, b, 0.9, 4) == pytest.approx(corrected_d3(0.7, b, 0.9, 4))
     assert corrected_d3(8.0, 0.0, 2.0, 12) == np.inf  # said as it is: such a bound says nothing
     assert corrected_d3(0.0, 0.0, 2.0, 1) == 0.0
+
+
+def test_decades_of_d3_go_on_where_the_bound_is_no_number():
+    for printed, bound in ((False, corrected_d3), (True, printed_d3)):
+        assert 10 ** d3_decades(0.7, 0.4, 0.9, 4, printed=printed) == pytest.approx(bound(0.7, 0.4, 0.9, 4))
+    assert (
+        d3_decades(1e20, 0.0, 1.0, 4) == pytest.approx(20 * (3**4 - 1) / 2)
+        and corrected_d3(1e20, 0.0, 1.0, 4) == np.inf
+    )
+    assert d3_decades(0.0, 0.0, 0.5, 2) == -np.inf and corrected_d3(0.0, 0.0, 0.5, 2) == 0.0
 
 
 def test_what_does_not_fit_is_refused():

@@ -182,14 +182,6 @@ def test_half_precision(kind, tmp_path):
     assert torch.equal(weight, own[:, stays])
 
 
-def test_times_are_measured_when_asked(tmp_path):
-    report = export_pruned(model_of("gpt2"), [(0, 0)], tmp_path / "lm", "ragged", timed=1)
-    assert report.forward.before > 0 and report.generation.after > 0 and "generation" in str(report)
-    report = export_pruned(model_of("vit"), [(0, 0)], tmp_path / "vit", "ragged", timed=1)
-    assert report.forward.after > 0 and report.generation is None
-    assert export_pruned(model_of("vit"), [(0, 0)], tmp_path / "no", "ragged").forward is None
-
-
 SMOL = [(n, h) for n in range(30) for h in range(9) if (7 * n + 3 * h) % 5 == 0] + [(4, h) for h in range(9)]
 
 

@@ -13,7 +13,8 @@ import headscape as hs
 from exported import model_of, relative
 from headscape.attention.convert import fields_of
 from headscape.attention.deci import read_deci
-from headscape.attention.loading import gguf_weights, open_gguf
+from headscape.attention.gguf_reader import open_gguf
+from headscape.attention.loading import gguf_weights
 from headscape.attention.samples import samples_of
 from headscape.pruning.compensation import fit_compensation, moments_on, without_heads
 from headscape.pruning.export import export_pruned
@@ -32,7 +33,7 @@ def own_cache(tmp_path, monkeypatch):
 def test_every_layer_says_its_own_heads_and_the_file_opens_again(tmp_path):
     model = model_of("llama-nine")
     report = export_pruned(model, [*GROUPS, (1, 3)], tmp_path / "small.gguf", recipe={"study": "abc"})
-    said = fields_of(report.path)
+    said = fields_of(open_gguf(report.path))
     assert said["general.architecture"] == "deci"
     assert said["deci.attention.head_count"] == [6, 6] and said["deci.attention.head_count_kv"] == [2, 2]
     assert report.zeroed == (hs.HeadId("decoder", 1, 3),)  # its group keeps two others and must stay even
@@ -44,10 +45,6 @@ def test_every_layer_says_its_own_heads_and_the_file_opens_again(tmp_path):
     ids = torch.arange(10, 30)[None]
     with torch.no_grad(), hs.ablate(model, [*GROUPS, (1, 3)]):
         assert relative(opened.module(ids).logits, model.module(ids).logits) < 2e-3
-    slow, fast = gguf.GGUFReader(report.path), open_gguf(report.path)  # the same, from a plain array
-    assert list(slow.fields) == list(fast.fields) and len(slow.tensors) == len(fast.tensors)
-    assert all(field.contents() == fast.fields[name].contents() for name, field in slow.fields.items())
-    assert all(np.array_equal(a.data, b.data) for a, b in zip(slow.tensors, fast.tensors, strict=True))
     before = report.path.read_bytes()
     export_pruned(model, [*GROUPS, (1, 3)], report.path, recipe={"study": "abc"})  # accepted, left alone
     with pytest.raises(hs.InputError, match="exists and is a file of something else"):

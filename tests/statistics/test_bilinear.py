@@ -68,6 +68,10 @@ def test_variance_term_by_term(dependent):
     found = B.form_moments(C, mx, my, Sx, Sy, Syx)
     assert found.mean == pytest.approx(expected_mean)
     assert found.variance == pytest.approx(expected)
+    m, n = C.shape
+    Q = np.block([[np.zeros((m, m)), C / 2], [C.T / 2, np.zeros((n, n))]])  # the slow twin: one form of both
+    twin = B.quadratic_moments(Q, np.concatenate([mx, my]), np.block([[Sx, Syx.T], [Syx, Sy]]))
+    np.testing.assert_allclose(found, twin, rtol=1e-9)
 
 
 def test_the_printed_mean_fails_the_same_check():

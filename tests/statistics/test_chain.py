@@ -63,6 +63,10 @@ def test_the_predicted_variance_is_that_of_drawn_rows():
     scores = np.concatenate([q @ forms[0] @ k[:200].T, q @ forms[1] @ k[200:].T], axis=1)
     predicted = chain.row_variance_predicted(forms, mean_q, A @ A.T, mean_k, B @ B.T)
     assert scores.var(axis=1).mean() == pytest.approx(predicted, rel=0.1)
+    M = A @ A.T + np.outer(mean_q, mean_q)
+    own = [np.einsum("ij,jk,lk,li->", C, B @ B.T, C, M) for C in forms]  # the slow twin: sums written out
+    apart = [(C - forms.mean(axis=0)) @ mean_k for C in forms]
+    assert predicted == pytest.approx(np.mean(own) + np.mean([a @ M @ a for a in apart]))
 
 
 def test_rows_that_average_independent_tokens_shrink_them_as_said():

@@ -36,6 +36,22 @@ def test_rank_correlations_against_scipy():
             rank_correlations(maps, cosine, 5)
 
 
+@pytest.mark.parametrize("causal", [True, False])
+def test_permutations_at_once_are_those_one_at_a_time(causal):
+    """The slow twin: cosines of permuted tokens ranked anew, a line in the ranks of distances taken out of both sides."""
+    n, permutations = 11, 23  # not a multiple of how many are taken at once
+    A, C = np.exp(a_map(n, 5, heads=3)), cosines(np.random.default_rng(6).normal(size=(n, 4)))
+    found = rank_correlations(A, C, permutations, 8, causal=causal)
+    i, j = np.tril_indices(n, -1) if causal else np.nonzero(~np.eye(n, dtype=bool))
+    rng, d = np.random.default_rng(8), rankdata(np.abs(i - j))
+    for k in range(1 + permutations):
+        turn = rng.permutation(n) if k else np.arange(n)
+        for head in range(3):
+            ranks = [rankdata(A[head, i, j]), rankdata(C[turn[i], turn[j]])]
+            left = [x - np.polyval(np.polyfit(d, x, 1), d) for x in ranks]
+            assert found.partial[head, k] == pytest.approx(np.corrcoef(*left)[0, 1])
+
+
 def test_maps_that_are_not_causal_are_compared_both_ways():
     n = 9
     A, C = (

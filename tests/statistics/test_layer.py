@@ -8,7 +8,15 @@ from headscape.attention.layers import LayerData
 from headscape.statistics.bilinear import form_moments, measured_moments, pooled_moments
 from headscape.statistics.cosines import cosines
 from headscape.statistics.gaussian import fit_gaussian
-from headscape.statistics.layer import COLUMNS, FACTS, Reading, information_at_distances, layer_table, present_offsets
+from headscape.statistics.layer import (
+    COLUMNS,
+    FACTS,
+    Reading,
+    _with_fixed_weights,
+    information_at_distances,
+    layer_table,
+    present_offsets,
+)
 
 
 def a_layer(n_input=6, n_head=4, n_kv=2, n=80, dim=5, seed=0, rotary=True, shift=1.0):
@@ -90,6 +98,20 @@ def test_one_head_written_out():
 def test_offsets_go_both_ways_without_a_causal_mask():
     assert present_offsets(20, True) == [0, 1, 4, 16]
     assert present_offsets(20, False) == [-16, -4, -1, 0, 1, 4, 16]
+
+
+@pytest.mark.parametrize("n_input", [1, 2, 5])
+def test_fixed_weights_by_fold_are_the_mean_maps_of_the_others(n_input):
+    rng = np.random.default_rng(n_input)
+    P, V = rng.dirichlet(np.ones(7), size=(n_input, 4)), rng.normal(size=(n_input, 7, 3))
+    found = list(_with_fixed_weights(P, V))
+    assert len(found) == (n_input + 1 if n_input > 1 else 1)
+    for fold, outputs in enumerate(found):
+        kept = [i for i in range(n_input) if i != fold - 1]
+        for i, output in zip(kept, outputs, strict=True):
+            others = [P[j] for j in kept if j != i]
+            wanted = np.mean(others, axis=0) @ V[i] if others else np.zeros_like(output)
+            np.testing.assert_allclose(output, wanted, atol=1e-12)
 
 
 def test_fixed_weights_propagate_and_real_ones_do_not():

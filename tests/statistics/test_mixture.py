@@ -157,6 +157,9 @@ def test_energy_rank():
     P = (U * np.sqrt([60, 25, 10] + [5 / 9] * 9)) @ V
     assert [M.energy_rank(P, share) for share in (0.5, 0.85, 0.9, 0.95)] == [1, 2, 3, 3]
     assert M.energy_rank(np.zeros((3, 3))) == 0
+    for shape in ((7, 7), (5, 9), (9, 5)):  # the slow twin: singular values
+        A = rng.normal(size=shape) ** 3
+        assert all(M.energy_rank(A, s) == M.energy_rank(np.linalg.svd(A)[1], s) for s in (0.3, 0.6, 0.9, 0.99, 1.0))
 
 
 @pytest.mark.parametrize(

@@ -13,15 +13,16 @@ import numpy as np
 
 from headscape.attention import bundled
 from headscape.attention.deci import read_deci, read_tokenizer
-from headscape.attention.loading import gguf_weights, mark_ragged, open_gguf, quiet, read_gguf
+from headscape.attention.gguf_reader import open_gguf
+from headscape.attention.loading import gguf_weights, mark_ragged, quiet, read_gguf
 from headscape.attention.ragged import write_plans
-from headscape.errors import InputError
 from headscape.fingerprints import file_hash, joint_hash
 from headscape.storage import ArrayWriter, write_json
 
 __all__ = ["converted", "fields_of"]
 
 CONVERTED = "converted-2"  # 0.1 kept no hash of what it made
+LISTS = (".tokens", ".merges", ".scores", ".token_type")  # with an entry per token
 
 
 def _quantized(file_type: object) -> str:
@@ -47,12 +48,13 @@ def converted(file: Path, say: Callable[[str], None]) -> Path:
     say(f"converting {file.name} once to safetensors (about 20 s)")
 
     target.parent.mkdir(parents=True, exist_ok=True)
-    said = fields_of(file)
+    reader = open_gguf(file)
+    said = fields_of(reader)
     with quiet(), tempfile.TemporaryDirectory(dir=target.parent) as scratch:
         made = Path(scratch) / "model"
         made.mkdir()
         if said.get("general.architecture") == "deci":
-            (module, plans), tokenizer = read_deci(file, open_gguf(file)), read_tokenizer(file, Path(scratch))
+            (module, plans), tokenizer = read_deci(file, reader), read_tokenizer(file, Path(scratch))
             module.save_pretrained(made)
             if plans:
                 write_plans(made, plans)
@@ -60,7 +62,7 @@ def converted(file: Path, say: Callable[[str], None]) -> Path:
         else:
             module, tokenizer = read_gguf(file)
             with ArrayWriter(made / "model.safetensors", len(module.state_dict()), {"format": "pt"}) as writer:
-                for name, weights in gguf_weights(open_gguf(file), module):
+                for name, weights in gguf_weights(reader, module):
                     writer.add(name, weights.astype(np.float32, copy=False))
             module.config.architectures, module.config.dtype = [type(module).__name__], "float32"
             module.config.save_pretrained(made)
@@ -87,10 +89,7 @@ def converted(file: Path, say: Callable[[str], None]) -> Path:
     return target
 
 
-def fields_of(file: Path) -> Mapping[str, Any]:
-    """The fields of a GGUF file but for its tokens."""
-    try:
-        fields = open_gguf(file).fields
-    except (ValueError, IndexError, OSError) as error:
-        raise InputError(f"{file.name} cannot be read as GGUF: {str(error).splitlines()[0]}") from None
-    return {name: field.contents() for name, field in fields.items() if "tokens" not in name and "merges" not in name}
+def fields_of(reader: Any) -> Mapping[str, Any]:
+    """The fields of an open GGUF file but for its tokens."""
+    fields = reader.fields.items()
+    return {name: field.contents() for name, field in fields if not name.endswith(LISTS)}

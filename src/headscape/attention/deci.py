@@ -8,7 +8,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from headscape.attention.loading import open_gguf, read_gguf_tokenizer
+from headscape.attention.gguf_reader import open_gguf
+from headscape.attention.loading import read_gguf_tokenizer
 from headscape.errors import InputError
 
 __all__ = ["read_deci", "read_tokenizer"]

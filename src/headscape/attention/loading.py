@@ -13,8 +13,7 @@ from logging import ERROR, getLogger
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
+from headscape.attention.gguf_reader import fast_reader
 from headscape.attention.placing import DeviceMap, device_map_of
 from headscape.errors import HeadscapeError, InputError
 from headscape.fingerprints import cache_root
@@ -25,7 +24,6 @@ __all__ = [
     "gguf_weights",
     "has_tokenizer",
     "mark_ragged",
-    "open_gguf",
     "quiet",
     "read_config",
     "read_gguf",
@@ -208,7 +206,7 @@ def read_gguf(file: Path) -> tuple[Any, Any]:
     import transformers
 
     options: dict[str, Any] = {"gguf_file": file.name, "local_files_only": True, "trust_remote_code": False}
-    with reading(file):
+    with reading(file), fast_reader():
         config = transformers.AutoConfig.from_pretrained(file.parent, **options)
         build: Any = transformers.AutoModelForCausalLM.from_config
         with torch.device("meta"):
@@ -221,18 +219,8 @@ def read_gguf_tokenizer(file: Path) -> Any:
     import transformers
 
     options: dict[str, Any] = {"gguf_file": file.name, "local_files_only": True, "trust_remote_code": False}
-    with reading(file):
+    with reading(file), fast_reader():
         return transformers.AutoTokenizer.from_pretrained(file.parent, **options)
-
-
-def open_gguf(file: Path) -> Any:
-    """A GGUF file by gguf's reader, on a plain array: cutting a memmap into pieces makes opening take three times as long."""
-    import gguf
-
-    class Reader(gguf.GGUFReader):
-        data = property(lambda self: self._plain, lambda self, mapped: setattr(self, "_plain", np.asarray(mapped)))
-
-    return Reader(file)
 
 
 def gguf_weights(reader: Any, module: Any) -> Iterator[tuple[str, Any]]:

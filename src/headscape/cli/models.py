@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+from importlib.util import find_spec
 from typing import Annotated
 
 import typer
@@ -20,11 +22,14 @@ def models(
 ) -> None:
     """List the bundled models, or fetch the weights of one."""
     from headscape.attention import bundled
-    from headscape.attention.models import list_models
+    from headscape.attention.models import bundled_folder, list_models
     from headscape.runs import human_bytes
 
     for name in get or []:
-        out.print(str(bundled.fetch(name, sayer(quiet))), soft_wrap=True)
+        entry = bundled.find_bundled(name)
+        # converted here too, so that the first use need not wait for it
+        prepare = partial(bundled_folder, entry) if find_spec("transformers") else partial(bundled.fetch, name)
+        out.print(str(prepare(sayer(quiet))), soft_wrap=True)
     if get:
         return
     entries = list_models()

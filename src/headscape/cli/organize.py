@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 import typer
 
 from headscape.cli import options as o
-from headscape.cli.records import Choosing, Loading, command
+from headscape.cli.records import Choosing, Loading, Organizing, command
 from headscape.cli.runs import capture_to, check_blocks, default_run, kept_of, source_of
 from headscape.cli.shared import (
     app,
@@ -25,7 +25,6 @@ from headscape.cli.shared import (
 from headscape.errors import InputError
 
 if TYPE_CHECKING:
-    from headscape.geometry.questionnaire import Questionnaire
     from headscape.results import Result
 
 
@@ -62,12 +61,11 @@ def organize(
     block: o.Block = None,
     kind: Annotated[str | None, typer.Option(help="probs or scores; probs where both were kept.")] = None,
     heads: o.Drawn = None,
-    paper: o.Paper = False,
-    iterations: o.Iterations = None,
     random_weights: o.RandomWeights = False,
     use_model: Annotated[
         bool, typer.Option("--model/--no-model", help="Load the model for the induction scores.")
     ] = True,
+    organizing: Organizing = Organizing(),
     limits: Limits = Limits(),
     estimate: Annotated[
         bool, typer.Option("--estimate", help="Print the memory, disk and time it would take; write nothing.")
@@ -79,8 +77,8 @@ def organize(
     from headscape.studies.organize import organize as run_organize
 
     one_of("kind", kind, ("probs", "scores"))
-    changed = limits.options | {"n_iter": iterations}
-    options: dict[str, Any] = {"block": block, "kind": kind, "questionnaire": _questionnaire(paper, changed)}
+    questionnaire = organizing.questionnaire(**limits.options)
+    options: dict[str, Any] = {"block": block, "kind": kind, "questionnaire": questionnaire}
     if estimate:
         needed = estimate_organize(run, control=random_weights, jobs=asked.jobs, **options)
         if asked.as_json:
@@ -96,19 +94,9 @@ def organize(
             **options,
             **how,
         }
-        common["n_basis"] = 400 if paper else None
+        common["n_basis"] = 400 if organizing.paper else None
         found = run_organize(run, model=use_model, heads=listed(heads) or (), **common)
     finish(found, asked.as_json, at=run)
-
-
-def _questionnaire(paper: bool, changes: dict[str, Any]) -> Questionnaire:
-    """The settings of the questionnaire, those that were given changed; a wrong one is said at once."""
-    from headscape.geometry.questionnaire import Questionnaire
-
-    given = {name: value for name, value in changes.items() if value is not None}
-    settings = Questionnaire.paper(**given) if paper else Questionnaire(**given)
-    settings.settings_for(3)
-    return settings
 
 
 @app.command(epilog="Example: `headscape report runs/book --open`")

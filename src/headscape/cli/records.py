@@ -15,10 +15,11 @@ from headscape.cli.shared import app, load, loader, progress_bar, sayer
 
 if TYPE_CHECKING:
     from headscape.attention.models import Model
+    from headscape.geometry.questionnaire import Questionnaire
     from headscape.studies.work.how import How
     from headscape.studies.work.models import Loader
 
-__all__ = ["Choosing", "Ending", "Fetching", "Loading", "Working", "command"]
+__all__ = ["Choosing", "Ending", "Fetching", "Loading", "Organizing", "Working", "command"]
 
 
 @dataclass(frozen=True)
@@ -103,6 +104,25 @@ class Choosing(Loading):
     def load(self, model: str, **more: Any) -> Model:
         """A model that was named."""
         return load(model, self.device, self.weights, self.online, self.quiet, **more)
+
+
+@dataclass(frozen=True)
+class Organizing:
+    """Settings of the questionnaire, which organizes."""
+
+    panel: ClassVar[str] = "How to organize"
+
+    paper: o.Paper = False
+    iterations: o.Iterations = None
+
+    def questionnaire(self, **more: Any) -> Questionnaire:
+        """The questionnaire with these settings; a wrong one is reported at once."""
+        from headscape.geometry.questionnaire import Questionnaire
+
+        given = {name: value for name, value in (more | {"n_iter": self.iterations}).items() if value is not None}
+        settings = Questionnaire.paper(**given) if self.paper else Questionnaire(**given)
+        settings.settings_for(3)
+        return settings
 
 
 def command(**about: Any) -> Callable[[Callable[..., None]], Callable[..., None]]:

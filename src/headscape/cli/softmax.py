@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
 from headscape.cli import options as o
-from headscape.cli.records import Loading, command
+from headscape.cli.records import Loading, Organizing, command
 from headscape.cli.shared import finish, listed
 from headscape.errors import InputError
 
@@ -29,28 +29,25 @@ def softmax(
         float,
         typer.Option(help="Largest change with which a head passes: nats of loss, or share of the final hidden state."),
     ] = 0.01,
-    paper: o.Paper = False,
-    iterations: o.Iterations = None,
     random_weights: o.RandomWeights = False,
     use_model: Annotated[
         bool, typer.Option("--model/--no-model", help="Put the decompositions back into the model.")
     ] = True,
+    organizing: Organizing = Organizing(),
     asked: Loading = Loading(),
 ) -> None:
     """Test whether heads are invariant to softmax: entry by entry, by the condition of the proof, and in the model."""
-    from headscape.geometry.questionnaire import Questionnaire
     from headscape.studies.softmax import softmax as run_softmax
 
     if heads is not None and every:
         raise InputError("give either --heads or --all, not both")
-    changes: dict[str, Any] = {} if iterations is None else {"n_iter": iterations}
     with asked.working("decomposing") as how:
         result = run_softmax(
             run,
             heads=listed(heads),
             block=block,
             batches=batches,
-            questionnaire=Questionnaire.paper(**changes) if paper else Questionnaire(**changes),
+            questionnaire=organizing.questionnaire(),
             model=use_model,
             control=random_weights,
             loader=asked.loader,

@@ -6,16 +6,22 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Any, Literal, NamedTuple, get_args
 
+import numpy as np
 import numpy.typing as npt
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from headscape.collapse.bounds import LayerBounds, layer_bounds
+from headscape.collapse.bounds import LayerBounds, d3_decades, layer_bounds
+from headscape.collapse.residual import norm_1, norm_1inf, residual
 from headscape.errors import InputError
 
-__all__ = ["AttentionNetwork", "AttentionOnly", "Layer", "bounds_of", "four_variants", "patch_tokens"]
+__all__ = [
+    *("ALONG", "AttentionNetwork", "AttentionOnly", "Layer", "along_depth", "bounds_of", "four_variants"),
+    "patch_tokens",
+]
 
+Array = npt.NDArray[Any]
 Weights = Literal["default", "xavier"]
 Norm = Literal["pre", "none"]
 POSITION_SCALE = 0.02  # of class token and positions at initialization, as in vision transformers
@@ -134,21 +140,70 @@ class AttentionNetwork(nn.Module):
         return X
 
 
-def bounds_of(network: AttentionNetwork, tokens: Tensor) -> list[LayerBounds]:
-    """The bounds of every layer on tokens (token, width): of the output of attention, before any skip."""
-    config, found = network.config, []
-    before: npt.NDArray[Any] | None = None
+class _Weighted(NamedTuple):
+    """One layer on one image, with its weights head by head."""
+
+    tokens: Array  # what attention reads (token, width)
+    states: Array  # what it leaves (token, width)
+    hidden: Array  # H_n, not divided by sqrt(dk): (head, query, key)
+    before: Array | None  # H_n-1
+    W: Array  # W_V W_O (head, width, width)
+    W_QK: Array  # W_Q W_K^T (head, width, width)
+
+
+def _weighted(network: AttentionNetwork, tokens: Tensor) -> Iterator[_Weighted]:
+    config = network.config
+    before: Array | None = None
     with torch.no_grad():
         for maps, layer in zip(network.maps, network.layers(tokens[None]), strict=True):
             assert isinstance(maps, nn.ModuleDict)
             weight = {name: linear.get_parameter("weight").T for name, linear in maps.items()}
             q, k, v = (weight[name].reshape(config.width, config.heads, -1).transpose(0, 1) for name in "qkv")
             W, W_QK = v @ weight["o"].reshape(config.heads, -1, config.width), q @ k.transpose(1, 2)
-            X, hidden = layer.inputs[0].numpy(), layer.hidden[0].numpy()
-            scores = hidden / config.dim**0.5
-            found.append(layer_bounds(X, scores, W.numpy(), W_QK.numpy(), config.dim, config.alpha_hidden, before))
+            X, hidden, states = layer.inputs[0].numpy(), layer.hidden[0].numpy(), layer.states[0].numpy()
+            yield _Weighted(X, states, hidden, before, W.numpy(), W_QK.numpy())
             before = hidden
-    return found
+
+
+def bounds_of(network: AttentionNetwork, tokens: Tensor) -> list[LayerBounds]:
+    """The bounds of every layer on tokens (token, width): of the output of attention, before any skip."""
+    return [_bounds(network, layer) for layer in _weighted(network, tokens)]
+
+
+def _bounds(network: AttentionNetwork, layer: _Weighted) -> LayerBounds:
+    dim, alpha = network.config.dim, network.config.alpha_hidden
+    return layer_bounds(layer.tokens, layer.hidden / dim**0.5, layer.W, layer.W_QK, dim, alpha, layer.before)
+
+
+ALONG = ("first", "measured", "floor", "repaired", "corrected", "printed")
+"""The columns of `along_depth`."""
+
+
+def along_depth(network: AttentionNetwork, tokens: Tensor) -> Array:
+    """What is left of the residual of the tokens (token, width) after each layer, and what bounds it, as log10.
+
+    For networks of attention alone, without norm and skip, to which Theorem D.3 applies. Columns are `ALONG`:
+    ||Res(X)||_{1,inf} of the tokens, and after layer n; the round-off of that; the repaired bounds of layers 1 to n one
+    after the other (each is a factor of the residual before it); Theorem D.3 corrected and as printed, with the largest
+    C1 and C2 of layers 1 to n.
+    """
+    config = network.config
+    if config.skip or config.norm != "none":
+        raise InputError("Theorem D.3 is about attention alone: the network must have neither a skip nor a norm")
+    first = float(norm_1inf(residual(tokens.numpy())))
+    chained, c1, c2 = np.log10(first), 0.0, 0.0
+    rows = []
+    for n, layer in enumerate(_weighted(network, tokens), start=1):
+        chained += np.log10(_bounds(network, layer).anywhere / norm_1inf(residual(layer.tokens)))
+        w = norm_1inf(layer.W)
+        c1 = max(c1, float(np.max(w * norm_1(layer.W_QK))))
+        c2 = max(c2, 0.0 if layer.before is None else float(np.max(w * norm_1(layer.before))))
+        scale = 8 * config.heads / config.dim**0.5
+        a, b = scale * (1 - config.alpha_hidden) * c1, scale * config.alpha_hidden * c2
+        left = norm_1inf(residual(layer.states)), len(layer.states) * np.finfo(np.float64).eps * norm_1inf(layer.states)
+        theorem = [d3_decades(a, b, first, n, printed=printed) for printed in (False, True)]
+        rows.append([np.log10(first), *np.log10(left), chained, *theorem])
+    return np.array(rows)
 
 
 def patch_tokens(images: npt.ArrayLike, seed: int = 0, *, width: int = 192, size: int = 224, patch: int = 16) -> Tensor:

@@ -28,6 +28,7 @@ __all__ = [
     "LayerBounds",
     "bound_curves",
     "corrected_d3",
+    "d3_decades",
     "layer_bounds",
     "named_bounds",
     "printed_d1",
@@ -45,6 +46,8 @@ BOUNDS = ("measured", "floor", "repaired", "anywhere", "printed", "spread")
 """The entries of `LayerBounds.row`; spread is the largest D of the heads."""
 MASKED = -1e30
 """Scores below this are a mask."""
+MOST_DECADES = 308.0
+"""Larger powers of ten are no float64."""
 
 
 def spread_of(scores: npt.ArrayLike) -> tuple[float, float]:
@@ -126,23 +129,32 @@ def printed_d3(a: float, b: float, r: float, depth: int) -> float:
     >>> round(printed_d3(1, 0.5, 0.9, 3), 4), round(corrected_d3(1, 0.5, 0.9, 3), 4)
     (0.1125, 0.1937)
     """
-    return _d3(a, b, r, depth, corrected=False)
+    return _power(d3_decades(a, b, r, depth, printed=True))
 
 
 def corrected_d3(a: float, b: float, r: float, depth: int) -> float:
     """Theorem D.3 corrected: max over m = 0..L of a^((3^m-1)/2) max(b^(L-m), b^(3^m (L-m))) R^(3^m)."""
-    return _d3(a, b, r, depth, corrected=True)
+    return _power(d3_decades(a, b, r, depth))
 
 
-def _d3(a: float, b: float, r: float, depth: int, corrected: bool) -> float:
+def d3_decades(a: float, b: float, r: float, depth: int, *, printed: bool = False) -> float:
+    """Log10 of Theorem D.3, corrected or as printed: the bound itself is soon too large to be a number.
+
+    >>> round(d3_decades(1e10, 0, 1.0, 5))  # a^((3^5 - 1) / 2)
+    1210
+    """
     if min(a, b, r) < 0 or depth < 0:
         raise InputError(f"a, b, R and the depth must not be negative; given were {a}, {b}, {r} and {depth}")
     cubed = np.arange(depth + 1)  # m, of the L layers
     linear, power = depth - cubed, 3.0**cubed
     early = xlogy(power * linear, b)
-    of_b = np.maximum(xlogy(linear, b), early) if corrected else early
-    largest = float((xlogy((power - 1) / 2, a) + of_b + xlogy(power, r)).max())
-    return float(np.exp(largest)) if largest < 709 else float("inf")
+    of_b = early if printed else np.maximum(xlogy(linear, b), early)
+    return float((xlogy((power - 1) / 2, a) + of_b + xlogy(power, r)).max() / np.log(10))
+
+
+def _power(decades: float) -> float:
+    """Ten to a power; infinite where that is no number."""
+    return float(10.0**decades) if decades < MOST_DECADES else float("inf")
 
 
 @dataclass(frozen=True)

@@ -20,6 +20,7 @@ from headscape.geometry.compression import CompressionSample
 from headscape.geometry.diffusion import STEEPEST, one_blas_thread
 from headscape.geometry.emd import DEFAULT_MEMORY, check_range, slice_distance
 from headscape.geometry.memory import Plan, keeps_layouts, plan_memory
+from headscape.geometry.scratch import Layouts
 from headscape.geometry.slices import AnySlices, ArraySlices, DiskSlices
 from headscape.tensor import AttentionTensor
 from headscape.tree import PartitionTree
@@ -238,7 +239,7 @@ class Questionnaire(BaseEstimator):  # type: ignore[misc]  # scikit-learn is unt
         shape = tuple(values.shape)
         plan = self.plan(shape, names, np.dtype(values.dtype).itemsize, isinstance(values, np.ndarray), threads)
         if plan.on_disk:
-            return DiskSlices(values, names, self.scratch, plan.tiles, threads)
+            return DiskSlices(Layouts(values, names, self.scratch, plan.tiles, threads), threads)
         array = values if isinstance(values, np.ndarray) else np.asarray(values[0 : shape[0]])
         return ArraySlices(array, names, plan.tiles, keeps_layouts(shape, self.max_memory), threads)
 

@@ -80,7 +80,7 @@ class Layouts(AbstractContextManager["Layouts"]):
         threads: int,
         axes: Sequence[int] | None = None,
     ) -> None:
-        self.shape, self.dtype = tuple(values.shape), np.dtype(values.dtype)
+        self.shape, self.dtype, self.memory = tuple(values.shape), np.dtype(values.dtype), memory
         self.bytes_read = 0
         self._lock = threading.Lock()
         wanted = list(range(len(self.shape)) if axes is None else axes)

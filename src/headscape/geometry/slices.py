@@ -11,7 +11,7 @@ import numpy.typing as npt
 
 from headscape.compiled import run_tasks
 from headscape.geometry.affinity import cosine_of_blocks
-from headscape.geometry.arrays import LazyArray, value_range
+from headscape.geometry.arrays import value_range
 from headscape.geometry.folder_means import Slices
 from headscape.geometry.l1 import COLUMNS, ROWS, add_pairwise_l1, symmetric
 from headscape.geometry.memory import LEAF_BLOCK
@@ -126,18 +126,9 @@ class DiskSlices(AbstractContextManager["DiskSlices"]):
     closed or the process ends, however it ends.
     """
 
-    def __init__(
-        self,
-        values: npt.NDArray[Any] | LazyArray,
-        names: tuple[str, ...],
-        directory: str | None,
-        tiles: float,
-        threads: int,
-    ) -> None:
-        self.shape: tuple[int, ...] = tuple(values.shape)
-        self.tiles = tiles
-        self._dtype, self._threads = np.dtype(values.dtype), threads
-        self._layouts = Layouts(values, names, directory, tiles, threads)
+    def __init__(self, layouts: Layouts, threads: int) -> None:
+        self.shape, self._dtype, self.tiles = layouts.shape, layouts.dtype, layouts.memory
+        self._layouts, self._threads = layouts, threads
         self._low, self._high = self._layouts.value_range
         self._scale = Scale.of(self._low, self._high, self._dtype)
         self.unit = self._scale.unit

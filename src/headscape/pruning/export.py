@@ -6,13 +6,11 @@ import errno
 import json
 import os
 import shutil
-import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
-from statistics import median
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -22,17 +20,19 @@ from torch import nn
 from headscape.attention import bundled
 from headscape.attention.capture import PARITY_TOLERANCE, main_output
 from headscape.attention.deci import read_deci
-from headscape.attention.loading import mark_ragged, open_gguf, quiet
+from headscape.attention.gguf_reader import open_gguf
+from headscape.attention.loading import mark_ragged, quiet
 from headscape.attention.models import Model, load_model, wrap_module
-from headscape.attention.projections import input_width, layout_of, output_projections
+from headscape.attention.projections import input_width, output_projections
 from headscape.attention.ragged import is_ragged, write_plans
 from headscape.attention.sites import example_input, run, select_heads
 from headscape.attention.tapping import attention_implementation
 from headscape.errors import HeadscapeError, InputError
 from headscape.locks import locked
-from headscape.pruning import forms, llamacpp
+from headscape.pruning import forms, llamacpp, savings
 from headscape.pruning.compensation import Fitted, digest_of, fit_compensation, without_heads
 from headscape.pruning.forms import PrunedCopy, Removed
+from headscape.pruning.savings import Change
 from headscape.runs import human_bytes, without_places
 from headscape.storage import check_place, read_json, write_json
 from headscape.tensor import HeadId
@@ -49,26 +49,8 @@ KINDS: dict[str, Callable[[Model, Removed], PrunedCopy]] = {
 ORIGIN = "pruned_from"
 """Where the notes beside the weights say what was removed from which model."""
 CHECK_TOKENS = 48  # of the input on which the written network is compared with the ablated one
-TIMED_TOKENS = 256
-NEW_TOKENS = 32
 ROUNDED = {"f16": 0.02, "q8_0": 0.1, "q4_1": 1.0}
 """Difference of logits that the number types of a GGUF file explain, over the largest logit."""
-
-
-class Change(NamedTuple):
-    """A number of the intact network and of the exported one.
-
-    >>> Change(before=200, after=150).change
-    -0.25
-    """
-
-    before: float
-    after: float
-
-    @property
-    def change(self) -> float:
-        """Relative to the intact network."""
-        return self.after / self.before - 1
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -210,9 +192,12 @@ def export_pruned(
             notes = (f"{len(zeroed)} removed heads stay as zeros: groups need equally many",) if zeroed else ()
         written, difference, scale = _compared(model, place, kind, fitted, numbers if copy is None else None)
         parameters = Change(model.n_parameters, written.n_parameters)
-        sizes = _gguf_sizes(place, parameters, numbers) if copy is None else _sizes(place, model.module, copy.module)
-        forward, generation = _times(model, written, timed) if timed else (None, None)
-        cache = _kv_bytes(model, written)
+        if copy is None:
+            sizes = savings.gguf_sizes(place, parameters, numbers)
+        else:
+            sizes = savings.sizes(place, model.module, copy.module)
+        forward, generation = savings.times(model, written, timed) if timed else (None, None)
+        cache = savings.kv_bytes(model, written)
         del written  # its weights may be mapped from the folder that is about to be renamed
     return Export(
         path=Path(out),
@@ -224,7 +209,7 @@ def export_pruned(
         parameters=parameters,
         bytes=sizes,
         numbers=numbers if copy is None else model.dtype,
-        source_bytes=_source_bytes(model),
+        source_bytes=savings.source_bytes(model),
         kv_bytes=cache,
         max_difference=difference,
         scale=scale,
@@ -386,73 +371,3 @@ def _compared(
             f"{scale:.2g}); nothing was written"
         )
     return written, difference, scale
-
-
-def _sizes(folder: Path, *modules: nn.Module) -> Change:
-    """Bytes of the weight files, and what they would be for the intact network written in the same way."""
-    written = sum(file.stat().st_size for file in folder.glob("*.safetensors"))
-    intact, copy = (sum({p.data_ptr(): p.nbytes for p in m.state_dict().values()}.values()) for m in modules)
-    return Change(written + intact - copy, written)
-
-
-def _gguf_sizes(file: Path, parameters: Change, numbers: str) -> Change:
-    """Bytes of a GGUF file, and of the intact network in the same number type."""
-    a_weight = {"f16": 2, "q8_0": 34 / 32, "q4_1": 20 / 32}[numbers]
-    written = file.stat().st_size
-    return Change(written + (parameters.before - parameters.after) * a_weight, written)
-
-
-def _source_bytes(model: Model) -> int:
-    """Bytes of the files a model came from: its GGUF file, or its weights."""
-    if model.source in bundled.BUNDLED:
-        folder = bundled.weights_folder(bundled.BUNDLED[model.source])
-        return sum(file.stat().st_size for ending in ("gguf", "safetensors") for file in folder.glob(f"*.{ending}"))
-    source = Path(model.source)
-    files = [source] if source.suffix == ".gguf" and source.is_file() else model.weights
-    return sum(file.stat().st_size for file in files)
-
-
-def _kv_bytes(model: Model, written: Model) -> Change | None:
-    """Bytes of the keys and values of one token, in float16; None for a network that keeps none."""
-    if model.task not in ("causal-lm", "seq2seq-lm"):
-        return None
-    try:
-        before, after = (_kv_width(one) for one in (model, written))
-    except InputError:
-        return None
-    return Change(4 * before, 4 * after)
-
-
-def _kv_width(model: Model) -> int:
-    part, outputs = model.module.get_submodule, output_projections(model)
-    layouts = [layout_of(part(s.name), part(outputs[s.name]), s.n_heads) for s in model.sites]
-    return sum(layout.n_kv_heads * layout.dim for layout in layouts)
-
-
-def _times(model: Model, written: Model, repeats: int) -> tuple[Change, Change | None]:
-    """Median seconds of a forward pass and of generation, both models in turns."""
-    tokens = min(TIMED_TOKENS, model.max_tokens or TIMED_TOKENS)
-    batch = example_input(model, tokens)
-    forward = _in_turns(lambda m: run(m, batch), (model, written), repeats)
-    if model.task != "causal-lm":
-        return forward, None
-    prompt = batch["input_ids"][:, : max(1, tokens - NEW_TOKENS)].to(model.device)
-    options = {"min_new_tokens": NEW_TOKENS, "max_new_tokens": NEW_TOKENS, "do_sample": False, "pad_token_id": 0}
-
-    def generate(one: Model) -> None:
-        network: Any = one.module
-        with quiet():
-            network.generate(prompt, attention_mask=torch.ones_like(prompt), **options)
-
-    return forward, _in_turns(generate, (model, written), repeats)
-
-
-def _in_turns(call: Callable[[Model], Any], models: tuple[Model, Model], repeats: int) -> Change:
-    seconds: list[list[float]] = [[] for _ in models]
-    with torch.no_grad():
-        for _ in range(repeats + 1):  # the first time does not count
-            for model, taken in zip(models, seconds, strict=True):
-                start = time.perf_counter()
-                call(model)
-                taken.append(time.perf_counter() - start)
-    return Change(*(median(taken[1:]) for taken in seconds))

@@ -17,7 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 from headscape.attention import bundled, projections
-from headscape.attention.loading import open_gguf
+from headscape.attention.gguf_reader import open_gguf
 from headscape.attention.models import Model
 from headscape.errors import InputError
 from headscape.pruning.forms import Removed, fill_groups

@@ -56,10 +56,13 @@ def quadratic_moments(Q: npt.ArrayLike, mean: npt.ArrayLike, covariance: npt.Arr
         raise InputError(f"a form {Q.shape}, a mean {mu.shape} and a covariance {S.shape} do not fit together")
     if not np.allclose(Q, Q.T):
         raise InputError("the matrix of a quadratic form must be symmetric; take (Q + Q^T)/2")
-    QS = Q @ S
+    return _form_moments(Q @ S, Q @ mu, S, mu)
+
+
+def _form_moments(QS: Array, a: Array, S: Array, mu: Array) -> Moments:
+    """Moments of z^T Q z from the products of Q with S and with mu."""
     square = QS @ QS
-    a = Q @ mu  # mu^T Q (SQ)^r mu = a^T (SQ)^(r-1) S a
-    b = S @ a
+    b = S @ a  # mu^T Q (SQ)^r mu = a^T (SQ)^(r-1) S a
     c = QS @ a
     k1 = np.trace(QS) + mu @ a
     k2 = 2 * np.trace(square) + 4 * a @ b
@@ -92,9 +95,10 @@ def form_moments(
     S_yx = np.asarray(cov_yx, dtype=float)
     if S_yx.shape != (n, m):
         raise InputError(f"the covariance of y with x has shape {S_yx.shape}, it must be ({n}, {m})")
-    Q = np.block([[np.zeros((m, m)), C / 2], [C.T / 2, np.zeros((n, n))]])
+    half = C / 2  # Q S by its blocks takes half the work
+    QS = np.block([[half @ S_yx, half @ S_y], [half.T @ S_x, half.T @ S_yx.T]])
     S = np.block([[S_x, S_yx.T], [S_yx, S_y]])
-    return quadratic_moments(Q, np.concatenate([mu_x, mu_y]), S)
+    return _form_moments(QS, np.concatenate([half @ mu_y, half.T @ mu_x]), S, np.concatenate([mu_x, mu_y]))
 
 
 def _independent_moments(C: Array, mu_x: Array, mu_y: Array, S_x: Array, S_y: Array) -> Moments:

@@ -77,7 +77,7 @@ def row_variance_predicted(forms: Sequence[Array], mean_q: Array, cov_q: Array, 
     M = cov_q + np.outer(mean_q, mean_q)
     middle = np.mean(forms, axis=0)
     apart = [(C - middle) @ mean_k for C in forms]
-    own = [np.einsum("ij,jk,lk,li->", C, cov_k, C, M) for C in forms]
+    own = [np.sum((C @ cov_k @ C.T) * M) for C in forms]
     return float(np.mean(own) + np.mean([a @ M @ a for a in apart]))
 
 

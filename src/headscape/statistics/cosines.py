@@ -13,6 +13,8 @@ from headscape.errors import InputError
 __all__ = ["RankCorrelations", "cosines", "rank_correlations"]
 
 Array = npt.NDArray[Any]
+AT_ONCE = 10
+"""Permutations whose correlations are one product of matrices."""
 
 
 def cosines(vectors: npt.ArrayLike) -> Array:
@@ -56,20 +58,22 @@ def rank_correlations(
         raise InputError(f"maps of shape {A.shape} and cosines of {C.shape}: both must be of the same 3 tokens or more")
     i, j = np.tril_indices(n, -1) if causal else np.nonzero(~np.eye(n, dtype=bool))
     ranks = np.zeros((n, n))
-    ranks[i, j] = rankdata(C[i, j])
+    ranks[i, j] = _standard(rankdata(C[i, j]))
     if causal:
-        ranks += ranks.T  # any order of the tokens has the same set of values
-    a, d = _standard(rankdata(A[:, i, j], axis=1)), _standard(rankdata(np.abs(i - j)))
-    ad = a @ d
+        ranks += ranks.T  # any order of the tokens has the same set of values, so the same mean and length
+    known = np.zeros((len(A) + 1, n, n))
+    known[:-1, i, j], known[-1, i, j] = _standard(rankdata(A[:, i, j], axis=1)), _standard(rankdata(np.abs(i - j)))
+    flat = known.reshape(len(known), -1)
     rng = np.random.default_rng(random_state)
-    rho, partial = np.empty(len(A)), np.empty((len(A), 1 + permutations))
-    for k in range(1 + permutations):  # one at a time: all together would not fit into memory for a long text
-        turn = rng.permutation(n) if k else np.arange(n)
-        c = _standard(ranks[turn[i], turn[j]])
-        ac, cd = a @ c, float(c @ d)
-        rho = rho if k else ac
-        partial[:, k] = (ac - ad * cd) / np.sqrt(np.maximum((1 - ad**2) * (1 - cd**2), 1e-30))
-    return RankCorrelations(rho, partial)
+    turns = [np.arange(n), *(rng.permutation(n) for _ in range(permutations))]
+    found = []
+    for start in range(0, len(turns), AT_ONCE):  # all together would not fit into memory for a long text
+        moved = [ranks[turn][:, turn].ravel() for turn in turns[start : start + AT_ONCE]]
+        found.append(flat @ np.transpose(moved))
+    together = np.concatenate(found, axis=1)
+    ac, cd, ad = together[:-1], together[-1], (flat[:-1] @ flat[-1])[:, None]
+    partial = (ac - ad * cd) / np.sqrt(np.maximum((1 - ad**2) * (1 - cd**2), 1e-30))
+    return RankCorrelations(ac[:, 0], partial)
 
 
 def _standard(ranks: Array) -> Array:

@@ -5,7 +5,7 @@ Everything is measured on all inputs together, and again with each input left ou
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -182,8 +182,7 @@ def _after_rows(data: LayerData, reading: Reading, head: int) -> list[Row]:
     probs, content = data.probs[:, head].astype(float), reading.content
     parts = {"values": values[:, content], "measured": data.outputs[:, head, content].astype(float)}
     rows: list[Row] = []
-    for fold in folds(n_input):
-        fixed = _with_fixed_weights(without(probs, fold), without(values, fold))[:, content]
+    for fold, fixed in enumerate(_with_fixed_weights(probs[:, content], values)):
         rows.append(_moments_off(without(parts["measured"], fold), fixed) if len(fixed) > 1 else {})
         if fold == 0 and n_input > 1:
             parts["propagated"] = fixed
@@ -198,9 +197,18 @@ def _after_rows(data: LayerData, reading: Reading, head: int) -> list[Row]:
     return rows
 
 
-def _with_fixed_weights(probs: Array, values: Array) -> Array:
-    """Outputs (n_input, n, dim) had each input been given the mean map of the others."""
-    return np.asarray((probs.sum(axis=0) - probs) / max(len(probs) - 1, 1) @ values)
+def _with_fixed_weights(probs: Array, values: Array) -> Iterator[Array]:
+    """By fold, outputs (n_input, n_query, dim) had each input been given the mean map of the others in the fold.
+
+    Of probs (n_input, n_query, n_key) and values (n_input, n_key, dim). Every map is applied to every input once.
+    """
+    n_input, n_query, dim = len(probs), probs.shape[1], values.shape[-1]
+    together = np.concatenate(probs) @ np.concatenate(values, axis=1)
+    each = together.reshape(n_input, n_query, n_input, dim).transpose(0, 2, 1, 3)  # maps, inputs
+    others = each.sum(axis=0) - each[np.arange(n_input), np.arange(n_input)]
+    for fold in folds(n_input):
+        left = others - each[fold - 1] if fold else others
+        yield without(left, fold) / max(n_input - 1 - (fold > 0), 1)
 
 
 def _moments_off(measured: Array, propagated: Array) -> Row:

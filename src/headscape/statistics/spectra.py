@@ -140,7 +140,12 @@ def energy_rank(spectrum: npt.ArrayLike, share: float = 0.9) -> int:
     if not 0 < share <= 1:
         raise InputError(f"a share of energy lies above 0 and up to 1, not at {share}")
     values = np.asarray(spectrum, dtype=np.float64)
-    kept = np.cumsum(np.sort(_squares(svdvals(values) if values.ndim == 2 else values))[::-1])
+    if values.ndim == 2:  # eigenvalues of the smaller Gram matrix: the squares themselves, in less time than an SVD
+        wide = values if values.shape[0] <= values.shape[1] else values.T
+        squares = np.maximum(np.linalg.eigvalsh(wide @ wide.T), 0.0)
+    else:
+        squares = _squares(values)
+    kept = np.cumsum(np.sort(squares)[::-1])
     if not kept[-1] > 0:
         return 0
     return int(np.searchsorted(kept, share * kept[-1] * (1 - 1e-12)) + 1)

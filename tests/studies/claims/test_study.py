@@ -14,7 +14,7 @@ from headscape.papers import claims as all_claims
 from headscape.results import Finding
 from headscape.studies.claims.needs import NEEDS, not_applicable
 from headscape.studies.claims.result import VERDICTS
-from headscape.studies.claims.study import _row, chosen
+from headscape.studies.claims.study import _row, chosen, sampled
 from headscape.verdicts import cannot_tell, judge
 from planted_runs import attention_of, make_run
 from zoo import make
@@ -141,3 +141,9 @@ def test_the_command_writes_page_and_tables_and_links_figures(imported, result):
     assert f'id="{anchor}"' in report and page.count("<tr class=") == 2 and "Not applicable" in page
     assert "'nothing'" in one_line_error(headscape("claims", imported, "--only", "nothing"), 2)
     assert "no bundled model" in one_line_error(headscape("claims", "no-such-model"), 2)
+
+
+@pytest.mark.parametrize(("n_layer", "kept"), [(30, [0, 6, 12, 17, 23, 29]), (6, [0, 1, 2, 3, 4, 5]), (2, [0, 1])])
+def test_a_quick_look_takes_two_heads_of_a_few_layers_over_all_depths(n_layer, kept):
+    heads = [hs.HeadId("decoder", layer, head) for layer in range(n_layer) for head in range(4)]
+    assert sampled(heads) == [str(hs.HeadId("decoder", layer, head)) for layer in kept for head in (0, 1)]

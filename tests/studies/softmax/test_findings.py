@@ -142,6 +142,17 @@ def test_all_heads_at_once(at_once, expected):
     assert verdict(result(at_once=at_once), "all_heads") == expected
 
 
+@pytest.mark.parametrize(("change", "expected"), [(2.0, "does not hold"), (0.001, "cannot tell")])
+def test_a_sample_of_heads_shows_no_network_without_softmax(change, expected):
+    whole = result(at_once={"corollary": change})
+    found = next(
+        f
+        for f in dataclasses.replace(whole, settings=whole.settings | {"of": 30}).findings()
+        if f.claim == "softmax.all_heads"
+    )
+    assert found.verdict == expected and f"with {N_HEAD} of 30 heads replaced at once" in found.text
+
+
 def test_tables_have_the_verdict_by_head():
     found = result(changes={"corollary": [0.001] * 3 + [0.5] * 7})
     row = found.variants.set_index("instead of softmax").loc["corollary"]

@@ -71,8 +71,34 @@ def test_as_printed_means_within_a_factor_of_ten_at_every_depth(small_table):
     assert by_claim(replace(result, residual=near))["table1.self_attention"].holds
     near[0, 0, :, 1] *= 10
     assert by_claim(replace(result, residual=near))["table1.self_attention"].holds is False
-    one = replace(result, residual=result.residual[:, :, :1])
+    first = result.along[result.along["seed"] == 0]
+    one = replace(result, residual=result.residual[:, :, :1], along=first)
     assert {finding.verdict for finding in one.findings() if finding.claim != "table1.bounds"} == {"cannot tell"}
+
+
+def test_the_second_column_earns_no_tick_where_the_skip_alone_has_it_too(small_table):
+    _, result = small_table
+    spread = np.array([0.95, 1.0, 1.05])[:, None]
+    made = result.residual.copy()
+    made[1, 2] = made[1, 3] = spread * np.array(PRINTED["MHA"][:4])
+    said = by_claim(replace(result, residual=made))["table1.mha"]
+    assert said.holds is False and "a' = 0 is off by 0.0" in said.text
+    made[1, 2] = spread * np.array([0.9, 0.5, 0.1, 0.01])
+    assert by_claim(replace(result, residual=made))["table1.mha"].holds
+    made[:, 3] /= 100
+    assert by_claim(replace(result, residual=made))["table1.mha"].holds is False
+
+
+def test_the_theorem_is_judged_by_whether_its_bound_falls(small_table):
+    _, result = small_table
+    assert set(result.along["setting"]) == {"xavier, no norm"} and len(result.along) == 2 * 3 * 4
+    said = by_claim(result)["table1.theorem"]
+    assert said.holds is False and "says nothing about these networks" in said.text
+    tight = replace(result, along=result.along.assign(corrected=result.along["measured"] + 0.1))
+    assert by_claim(tight)["table1.theorem"].holds
+    gone = result.along.assign(measured=result.along["floor"] - result.along["depth"] + 1.5)
+    seen = replace(result, along=gone).theorem("no skip, a'=0")["measured"]
+    assert seen.notna().tolist() == [True, False, False, False]  # what one seed has as round-off is not shown
 
 
 def test_table_1_is_kept_and_goes_on(small_table, monkeypatch):

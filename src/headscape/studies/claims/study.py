@@ -9,6 +9,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Unpack
 
+import numpy as np
 import pandas as pd
 
 from headscape.captures import Capture
@@ -24,15 +25,17 @@ from headscape.studies.claims.result import ClaimsResult
 from headscape.studies.work.folder import kept_studies, study_folder
 from headscape.studies.work.how import How, Work
 from headscape.studies.work.models import Loader
+from headscape.tensor import HeadId
 from headscape.verdicts import strictest
 
 if TYPE_CHECKING:
     from headscape.attention.models import Model
 
-__all__ = ["chosen", "claims"]
+__all__ = ["chosen", "claims", "sampled"]
 
-SIZES = {False: {"tokens": 128, "batches": 10}, True: {"tokens": 48, "batches": 8}}
-"""What is captured of a model, in full and for a quick look: 8 inputs are the fewest on which all studies decide."""
+SIZES = {False: {"tokens": 128, "batches": 10}, True: {"tokens": 50, "batches": 8}}
+"""What is captured of a model, in full and for a quick look: 8 inputs are the fewest on which all studies decide, and 50
+tokens are those of the bundled ViT, beside which a quick look can then be compared."""
 OPTIONS: dict[bool, dict[str, dict[str, Any]]] = {
     False: {},
     True: {
@@ -44,7 +47,9 @@ OPTIONS: dict[bool, dict[str, dict[str, Any]]] = {
 }
 """Settings of studies that are not their own defaults."""
 SAMPLED = 2
-"""Heads of each layer that the softmax study takes in a quick look: the first ones, as good as any others."""
+"""Heads of a layer that the softmax study takes in a quick look: the first ones, as good as any others."""
+SAMPLED_LAYERS = 6
+"""Layers of which it takes them, at equal steps of depth: every head that is replaced costs passes through the model."""
 UNSAID = {"prune": "comparing criteria takes hours: run `headscape prune RUN --study`, then this again"}
 """Why a study may leave out a claim that it tests."""
 
@@ -72,7 +77,7 @@ def claims(
     only
         Papers (fasina2025), studies (softmax) or claims (softmax.invariance); by default all of claims.toml.
     quick
-        A first look: 8 inputs of 48 tokens, fewer repetitions, 2 heads of each layer in the softmax study.
+        A first look: 8 inputs of 50 tokens, fewer repetitions, 2 heads in each of 6 layers in the softmax study.
     inputs, out
         Of a model: text or images, by default the sample; and the run directory, by default runs/NAME-claims.
     beside
@@ -205,9 +210,7 @@ class _Test:
         return self.model
 
     def _sample(self) -> list[str] | None:
-        """A quick look takes a few heads of each layer."""
-        heads = self.captured.heads(self.facts["block"])
-        return [str(head) for head in heads if head.head < SAMPLED] if self.facts["quick"] else None
+        return sampled(self.captured.heads(self.facts["block"])) if self.facts["quick"] else None
 
     def _paths(self, kind: str) -> list[Path]:
         return [
@@ -219,6 +222,13 @@ class _Test:
         kept = [one for one in kept_studies(self.run, study) if one.finished is not None]
         larger = [one for one in kept if one.facts.get("settings", {}).get("study") is True]
         return larger[-1].result(self.run, _kind(study)).findings() if larger else []
+
+
+def sampled(heads: Sequence[HeadId]) -> list[str]:
+    """The heads that the softmax study takes in a quick look: a few of a few layers."""
+    layers = sorted({head.layer for head in heads})
+    kept = {layers[round(i)] for i in np.linspace(0, len(layers) - 1, SAMPLED_LAYERS)}
+    return [str(head) for head in heads if head.layer in kept and head.head < SAMPLED]
 
 
 def _kind(study: str) -> type[Result]:

@@ -203,13 +203,18 @@ def _at_once(r: SoftmaxResult) -> Finding:
             else "uniform attention changes the model as little"
         )
         verdict = cannot_tell(what, verdict.statistic)
+    which = "all heads"
+    if r.n_heads < r.n_every:
+        which = f"{r.n_heads} of {r.n_every} heads"
+        if verdict.verdict == "holds":  # a part that cannot be replaced decides; one that can does not
+            verdict = cannot_tell(f"only {which} were replaced", verdict.statistic)
     before = f" (loss before: {float(np.mean(r.base)):.2f})" if r.unit == "loss" else ""
     careful = (
         f" Careful: softmax of the captured scores itself changes it by {changes['own']}; capture with --dtype float32, and leave out layers with a "
         "window or a sink."
     )
     rest = f"""
-        : with all heads replaced at once the change is {changes["corollary"]} {r.unit_name} with Corollary 1,
+        : with {which} replaced at once the change is {changes["corollary"]} {r.unit_name} with Corollary 1,
         {changes["paraproduct"]} with the paraproduct, {changes["natural"]} with the paraproduct in the natural order, {changes["mean"]} with
         uniform attention{before}.{careful if off else ""}
     """

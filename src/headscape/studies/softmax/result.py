@@ -115,6 +115,11 @@ class SoftmaxResult(Result):
         return len(self.heads)
 
     @property
+    def n_every(self) -> int:
+        """How many heads the block has; those measured, where an earlier version kept the result."""
+        return int(self.settings.get("of", self.n_heads))
+
+    @property
     def unit_name(self) -> str:
         """What a change is, in words."""
         return {"loss": "nats of loss", "state": "of the final hidden state (relative change)", "": ""}[self.unit]

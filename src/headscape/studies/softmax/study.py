@@ -284,7 +284,7 @@ class _Study:
             base=base[:, 0] if changes else None,
             maps={str(head): self._drawn(head, maps[0]) for head in shown},
             tokens={axis: [str(t) for t in tokens.get(f"{axis}_tokens") or []] for axis in ("query", "key")},
-            settings=dict(self.facts),
+            settings={**self.facts, "of": len(self.captured.heads(self.facts["block"]))},
         )
 
     def _drawn(self, head: HeadId, files: Sequence[Path]) -> dict[str, Array]:

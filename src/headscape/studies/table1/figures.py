@@ -19,8 +19,9 @@ captions = Captions(__name__)
 
 
 def figures(r: Table1Result) -> list[FigureSpec]:
-    """The table, the four variants by depth, and the bounds, for every setting."""
-    return [draw(r, k) for draw in (_table, _variants, _bounds) for k in range(len(r.names))]
+    """The table, the four variants by depth, and the bounds, for every setting; and Theorem D.3 by depth."""
+    found = [draw(r, k) for draw in (_table, _variants, _bounds) for k in range(len(r.names))]
+    return [*found, _theorem(r)]
 
 
 def _table(r: Table1Result, k: int) -> FigureSpec:
@@ -51,3 +52,7 @@ def _bounds(r: Table1Result, k: int) -> FigureSpec:
         for name, curve in bound_curves(here[here["cell"] == variant], "depth").items()
     ]
     return captions.figure("bounds", {"series": series}, k=k, value=r.names[k])
+
+
+def _theorem(r: Table1Result) -> FigureSpec:
+    return captions.table("theorem", r.shown_theorem, name=r.names[-1], seeds=r.settings["seeds"])

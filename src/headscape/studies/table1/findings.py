@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -26,7 +27,7 @@ COMPARED = 3
 
 def findings(r: Table1Result) -> list[Finding]:
     """All findings, in the order in which a reader should meet them."""
-    return [_reproduced(r), _work(r), _alone(r), _second_column(r), _bounds(r)]
+    return [_reproduced(r), _work(r), _alone(r), _second_column(r), _bounds(r), _theorem(r)]
 
 
 def _away(r: Table1Result, setting: str, variant: str, printed: tuple[float, ...]) -> list[Interval]:
@@ -89,19 +90,24 @@ def _alone(r: Table1Result) -> Finding:
 
 
 def _second_column(r: Table1Result) -> Finding:
+    """The printed column must be that of the hidden state: with the same skip and a' = 0 it must not come out too."""
     printed = PRINTED["MHA"][: r.depth]
-    n = len(printed)
+    n, (_, hidden, skip, both) = len(printed), r.variants
     away = {(s, v): _away(r, s, v, printed) for s in r.names for v in r.variants}
-    off = {place: max(abs(span.value) for span in spans) for place, spans in away.items()}
-    setting, variant = min(off, key=lambda place: off[place])
-    ends = [f"{r.column(setting, name)[:, n - 1].mean():.2g}" for name in r.variants[2:]]
-    without = min(off[place] for place in off if place[1] in r.variants[:2])
-    text = f"""
-        The printed MHA column ({printed[0]:.2g} to {printed[-1]:.2g}) is nearest to '{setting}, {variant}', off by at most
-        {off[setting, variant]:.2f} decades; at depth {n} that setting has {ends[1]} with the hidden state and {ends[0]}
-        without it. Without a skip the nearest variant is off by up to {without:.0f} decades.
+    off = {place: max(spans, key=lambda span: abs(span.value)) for place, spans in away.items()}
+    setting = min(r.names, key=lambda name: abs(off[name, both].value))
+    control = off[setting, skip]
+    size = control if control.value >= 0 else control.scaled(-1)
+    alone = judge(size, above=LIKE, control="decades: so far from the printed column the same skip must be with a' = 0")
+    ends = [f"{r.column(setting, name)[:, n - 1].mean():.2g}" for name in (skip, both)]
+    without = min(abs(off[name, hidden].value) for name in r.names)
+    rest = f"""
+        : the printed column ({printed[0]:.2g} to {printed[-1]:.2g}) is nearest to '{setting}, {both}', off by at most
+        {abs(off[setting, both].value):.2f} decades, and there a' = 0 is off by {abs(control.value):.2f}: at depth {n} the
+        residual is {ends[1]} with the hidden state and {ends[0]} without it. Without a skip the hidden state is off by up to
+        {without:.0f} decades.
     """
-    return Finding(text, "cells-1", _as_printed(away[setting, variant]), "table1.mha")
+    return on_claim("table1.mha", strictest(_as_printed(away[setting, both]), alone), rest, "cells-1")
 
 
 def _bounds(r: Table1Result) -> Finding:
@@ -118,3 +124,25 @@ def _bounds(r: Table1Result) -> Finding:
     return Finding(
         text, "bounds-0", judge(exactly(broken), below=1.0, control="violations beyond round-off"), "table1.bounds"
     )
+
+
+def _theorem(r: Table1Result) -> Finding:
+    """Whether Theorem D.3, corrected, shows what happens: its bound must fall below what there was at first."""
+    texts, verdicts = [], []
+    for variant in r.variants[:2]:
+        here, table = r.along[r.along["cell"] == variant], r.theorem(variant)
+        last = here[here["depth"] == r.depth]
+        verdicts.append(
+            judge(
+                mean_interval(last["corrected"] - last["first"]),
+                below=0.0,
+                control=f"decades before the first layer, {variant}",
+            )
+        )
+        seen = table[table["measured"].notna()].iloc[-1]
+        texts.append(f"""
+            {variant.removeprefix("no skip, ")}: after layer {seen.name} the residual is 10^{seen["measured"]:.1f}, the repaired
+            bounds of the layers one after the other allow 10^{seen["repaired"]:.1f}, and the theorem 10^{seen["corrected"]:.0f}
+        """)
+    rest = f" ({r.names[-1]}, without a skip, means over {r.settings['seeds']} seeds; {'; '.join(' '.join(t.split()) for t in texts)})."
+    return on_claim("table1.theorem", strictest(*verdicts), rest, "theorem")

@@ -35,7 +35,8 @@ class Table1Result(Result):
 
     residual is (n_setting, n_variant, n_seed, depth): the mean over images of each seed's network. bounds has one row
     per setting, variant (`cell` in the tables) and depth, for the first image and seed: the output of attention before
-    any skip.
+    any skip. along has one per seed and depth, for networks without norm and skip: what is left of the residual and
+    what bounds it from the first layer on, as log10 (`headscape.collapse.attention_only.along_depth`).
     """
 
     study: ClassVar[str] = "table1"
@@ -45,6 +46,7 @@ class Table1Result(Result):
     variants: tuple[str, ...]
     residual: Array
     bounds: pd.DataFrame
+    along: pd.DataFrame
     settings: Mapping[str, Any]
 
     @property
@@ -88,13 +90,35 @@ class Table1Result(Result):
         cells = {n: [f"{v.mean():.2g} [{v.min():.1g}, {v.max():.1g}]" for v in c] for n, c in columns.items()}
         return self._by_depth(cells)
 
+    def theorem(self, variant: str) -> pd.DataFrame:
+        """By depth: decades of the residual and of its bounds in a variant without norm and skip, means over seeds.
+
+        What is measured is missing where it is round-off for some seed.
+        """
+        here = self.along[self.along["cell"] == variant]
+        real = (here["measured"] > here["floor"]).groupby(here["depth"]).all()
+        means = here.groupby("depth")[["measured", "repaired", "corrected", "printed"]].mean()
+        return means.assign(measured=means["measured"].where(real))
+
+    @property
+    def shown_theorem(self) -> pd.DataFrame:
+        """The same for readers, for both variants: powers of ten."""
+        columns: dict[str, Any] = {"depth": np.arange(1, self.depth + 1)}
+        titles = {"measured": "measured", "repaired": "repaired", "corrected": "D.3", "printed": "D.3 as printed"}
+        for variant in self.variants[:2]:
+            for name, values in self.theorem(variant).items():
+                shown = [f"{x:.1f}" if np.isfinite(x) else "round-off" for x in values]
+                columns[f"{titles[str(name)]}, {variant.removeprefix('no skip, ')}"] = shown
+        return pd.DataFrame(columns)
+
     def tables(self) -> dict[str, pd.DataFrame]:
-        """Table 1, and the same with the spread over seeds."""
-        return {"table": self.table, "cells": self.to_frame()}
+        """Table 1, the same with the spread over seeds, and the bounds along depth."""
+        return {"table": self.table, "cells": self.to_frame(), "along": self.along}
 
     def summary(self) -> list[tuple[str, pd.DataFrame]]:
-        """Table 1 for each setting."""
-        return [(f"Table 1, {name}: mean [smallest, largest seed]", self.shown(name)) for name in self.names]
+        """Table 1 for each setting, and Theorem D.3."""
+        found = [(f"Table 1, {name}: mean [smallest, largest seed]", self.shown(name)) for name in self.names]
+        return [*found, ("Theorem D.3 beside the residual without norm and skip, powers of ten", self.shown_theorem)]
 
     def findings(self) -> list[Finding]:
         """Whether the table is reproduced, whether hidden state or skip prevents collapse, and what the bounds say."""

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import asdict
+from itertools import product
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Unpack
 
@@ -59,7 +61,7 @@ def table1(
         jobs (networks at a time), threads, engine, resume, progress, say: see `headscape.studies.work.how.How`.
     """
     from headscape.attention.inputs import sample_images
-    from headscape.collapse.attention_only import AttentionOnly, four_variants
+    from headscape.collapse.attention_only import ALONG, AttentionOnly, four_variants
 
     integer("seeds", seeds, low=1)
     integer("depth", depth, low=1)
@@ -86,7 +88,7 @@ def table1(
                 for variant, config in variants.items():
                     for k in range(seeds):
                         start = k * images % (len(pictures) - images + 1)
-                        facts = asdict(config), start, images, random_state + k
+                        facts = asdict(config), start, images, random_state + k, ALONG
                         path = folder.unit(f"{config.weights}-{config.skip:d}-{config.alpha_hidden:g}-{k:04d}", *facts)
                         unit = path, config, pictures[start : start + images], random_state + k, k == 0, threads
                         units[f"{setting}, {variant}, seed {k}"] = unit
@@ -99,11 +101,14 @@ def table1(
 def _network(
     path: Path, config: AttentionOnly, pictures: npt.NDArray[Any], seed: int, with_bounds: bool, threads: int | None
 ) -> None:
-    """Run one network and write its residuals by depth, mean over images; and the bounds of the first image."""
+    """Run one network and write its residuals by depth, mean over images; and the bounds of the first image.
+
+    Those along depth are for networks without norm and skip, of every seed; those of single layers for the first seed.
+    """
     import torch
 
     from headscape.attention.threads import torch_threads
-    from headscape.collapse.attention_only import AttentionNetwork, bounds_of, patch_tokens
+    from headscape.collapse.attention_only import AttentionNetwork, along_depth, bounds_of, patch_tokens
 
     with torch_threads(threads), torch.no_grad():
         network = AttentionNetwork(config, seed)
@@ -112,19 +117,26 @@ def _network(
         found = {"residual": np.array([np.mean(relative_residual(state)) for state in states])}
         if with_bounds:
             found["bounds"] = np.stack([bounds.row for bounds in bounds_of(network, X[0])])
+        if config.norm == "none" and not config.skip:
+            found["along"] = along_depth(network, X[0])
     write_arrays(path, found)
 
 
 def _summarize(
     networks: dict[str, dict[str, AttentionOnly]], units: list[Any], settings: dict[str, Any]
 ) -> Table1Result:
+    from headscape.collapse.attention_only import ALONG
+
     variants = tuple(next(iter(networks.values())))
     shape = (len(networks), len(variants), settings["seeds"], settings["depth"])
-    places = [(setting, variant) for setting in networks for variant in variants for _ in range(settings["seeds"])]
-    rows = [
-        {"setting": setting, "cell": variant, "depth": n + 1} | named_bounds(row)
-        for (setting, variant), unit in zip(places, units, strict=True)
-        for n, row in enumerate(unit.get("bounds", ()))
-    ]
+    places = list(product(networks, variants, range(settings["seeds"])))
+
+    def rows(name: str) -> Iterator[tuple[dict[str, Any], Any]]:
+        for (setting, variant, seed), unit in zip(places, units, strict=True):
+            for n, row in enumerate(unit.get(name, ())):
+                yield {"setting": setting, "cell": variant, "seed": seed, "depth": n + 1}, row
+
+    bounds = pd.DataFrame(place | named_bounds(row) for place, row in rows("bounds"))
+    along = pd.DataFrame(place | dict(zip(ALONG, row.tolist(), strict=True)) for place, row in rows("along"))
     residual = np.array([unit["residual"] for unit in units]).reshape(shape)
-    return Table1Result(tuple(networks), variants, residual, pd.DataFrame(rows), settings)
+    return Table1Result(tuple(networks), variants, residual, bounds, along, settings)

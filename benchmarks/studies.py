@@ -1,0 +1,79 @@
+"""`headscape gaussian` and `headscape softmax` beside another version of the program, on the same inputs, in one run.
+
+    python benchmarks/studies.py --beside OTHER/src [--model smollm2-135m] [--tokens 256] [--batches 10] [--heads 9] [--out FILE]
+
+Each version captures the model by itself (formats differ) and runs the study as a command, one thread, without the model
+for softmax: what is timed there is a head's decomposition. CPU seconds of the whole command, start-up included, which hardly
+feel other work on the machine.
+"""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import os
+import resource
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+from _timing import table
+
+HERE = Path(__file__).parents[1] / "src"
+
+
+def seconds(source: Path, arguments: list[str]) -> float:
+    """CPU seconds of a command of the version in `source`."""
+    threads = {f"{name}_NUM_THREADS": "1" for name in ("OMP", "MKL", "OPENBLAS", "NUMBA")}
+    before = resource.getrusage(resource.RUSAGE_CHILDREN)
+    command = [sys.executable, "-m", "headscape", *arguments, "--quiet"]
+    subprocess.run(
+        command, env=os.environ | threads | {"PYTHONPATH": str(source)}, stdout=subprocess.DEVNULL, check=True
+    )
+    after = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+
+
+def measured(source: Path, given: argparse.Namespace, run: Path) -> dict[str, float]:
+    """CPU seconds of both studies."""
+    size = ["--tokens", str(given.tokens), "--batches", str(given.batches)]
+    seconds(source, ["capture", given.model, *size, "--keep", "probs,scores", "--out", str(run)])
+    heads = ",".join(f"{given.block}.0.{head}" for head in range(given.heads))
+    few = ["--batches", str(min(2, given.batches))]
+    start = seconds(source, ["softmax", str(run), "--heads", f"{given.block}.0.0", *few, "--no-model"])
+    softmax = seconds(source, ["softmax", str(run), "--heads", heads, *few, "--no-model"])
+    return {
+        f"gaussian, {given.model}, {given.batches} inputs of {given.tokens} tokens": seconds(
+            source, ["gaussian", str(run)]
+        ),
+        f"softmax, each of {given.heads} heads of a layer": (softmax - start)
+        / (given.heads - 1)
+        / min(2, given.batches),
+    }
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--beside", type=Path, required=True, help="the src folder of the other version")
+    parser.add_argument("--model", default="smollm2-135m")
+    parser.add_argument("--block", default="decoder")
+    parser.add_argument("--tokens", type=int, default=256)
+    parser.add_argument("--batches", type=int, default=10)
+    parser.add_argument("--heads", type=int, default=9, help="of the first layer, for softmax")
+    parser.add_argument("--out", type=Path, help="keep the table as a CSV file")
+    given = parser.parse_args()
+    with tempfile.TemporaryDirectory() as place:
+        old = measured(given.beside.resolve(), given, Path(place) / "old")
+        new = measured(HERE, given, Path(place) / "new")
+    header = ["what", "CPU s before", "CPU s now", "ratio"]
+    rows = [[what, f"{old[what]:.2f}", f"{new[what]:.2f}", f"{old[what] / new[what]:.2f}"] for what in new]
+    print(table(header, rows))
+    if given.out:
+        with given.out.open("w", newline="", encoding="utf-8") as file:
+            file.write(f"# python benchmarks/{Path(sys.argv[0]).name} {' '.join(sys.argv[1:])}\n")
+            csv.writer(file).writerows([header, *rows])
+
+
+if __name__ == "__main__":
+    main()
