@@ -41,20 +41,21 @@ def main() -> None:
     page = PAGE.read_text(encoding="utf-8")
     before, _, rest = page.partition(START)
     _, _, after = rest.partition(END)
-    files = [json.loads(file.read_text(encoding="utf-8")) for file in sorted(RESULTS.glob("*.json"))]
-    made = before + START + "".join(section(found) for found in files) + END + after
+    files = [*sorted(RESULTS.glob("*.json")), *sorted(RESULTS.glob("earlier/*.json"))]
+    made = before + START + "".join(section(json.loads(f.read_text(encoding="utf-8")), f) for f in files) + END + after
     if "--check" in sys.argv:
         sys.exit(0 if made == page else f"{PAGE.name} is not what its result files say; run scripts/prune_page.py")
     PAGE.write_text(made, encoding="utf-8")
 
 
-def section(found: dict[str, Any]) -> str:
+def section(found: dict[str, Any], file: Path) -> str:
     main_ability = next(iter(found["intact"]))
     unit = "1 - rank correlation, in percent" if main_ability == "similarity" else "rise of the loss in percent"
     methods = found["methods"]
     shares = sorted({share for rows in methods.values() for share in rows}, key=int)
     facts, what = found["facts"], "sentence pairs" if main_ability == "similarity" else "windows"
-    lines = [f"### {found['model']}", ""]
+    earlier = ", an earlier calibration" if file.parent.name == "earlier" else ""
+    lines = [f"### {found['model']}{earlier}", ""]
     fitted = f"calibrated on {facts['ranked'] + facts.get('calibrated_on', 0)} windows of text"
     fitted += f" and {facts['repeats']} that repeat their first half" if facts.get("repeats") else ""
     lines += [f"{found['heads']} heads, {fitted}, judged on other {what}; {unit} [95 % interval over n {what}].", ""]

@@ -44,6 +44,33 @@ def test_attention_in_memory_is_what_capture_would_keep(form):
     assert [(h.layer, h.head) for h in X.heads] == [(h.layer, h.head) for h in ours.heads]
 
 
+@pytest.mark.parametrize("key", ["blocks.{}.attn.hook_pattern", "layer_{}", "{}", int])
+def test_some_layers_keep_their_numbers(tmp_path, key):
+    maps = {key(n) if key is int else key.format(n): attention(n, (3, 5, 5)) for n in (10, 3)}
+    X = hs.from_attentions(maps).tensor(0)
+    assert [head.layer for head in X.heads] == [3, 3, 3, 10, 10, 10]
+    np.testing.assert_array_equal(X.head(10, 2).values, attention(10, (3, 5, 5))[2])
+    np.savez(tmp_path / "a.npz", **{str(name): layer for name, layer in maps.items()})
+    of_file = hs.import_array(tmp_path / "a.npz", tmp_path / "run", dtype="float32").tensor(0)
+    assert of_file.heads == X.heads
+    np.testing.assert_array_equal(of_file.values, X.values)
+
+
+def test_scores_come_with_their_future_masked_as_transformerlens_keeps_them(tmp_path):
+    scores = np.random.default_rng(0).normal(size=(2, 3, 5, 5)).astype(np.float32)
+    masked = np.where(np.tri(5, dtype=bool), scores, -np.inf)
+    cache = {f"blocks.{n}.attn.hook_attn_scores": torch.from_numpy(layer)[None] for n, layer in enumerate(masked)}
+    cache |= {f"blocks.{n}.attn.hook_pattern": layer.softmax(-1) for n, layer in enumerate(cache.values())}
+    X = hs.from_attentions(cache, kind="scores").tensor(0, kind="scores")
+    assert X.mask == "causal" and X.kind == "scores"
+    np.testing.assert_array_equal(X.head(1, 2).values, np.tril(scores[1, 2]))
+    np.save(tmp_path / "a.npy", masked)
+    options = {"layout": "layer,head,query,key", "kind": "scores", "dtype": "float32"}
+    of_file = hs.import_array(tmp_path / "a.npy", tmp_path / "run", **options).tensor(0, kind="scores")
+    np.testing.assert_array_equal(of_file.values, X.values)
+    refused([np.where(np.eye(5), -np.inf, scores[0])], "NaN or infinite", kind="scores")
+
+
 def test_an_encoder_decoder_keeps_its_three_blocks_and_their_tokens():
     rng = np.random.default_rng(0)
 

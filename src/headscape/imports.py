@@ -36,9 +36,12 @@ _NONE = (
     "the model returned no attention: load it with attn_implementation='eager' and call it with output_attentions=True, "
     "or give the model itself to hs.capture"
 )
-_CACHE_KEY = re.compile(r"(?:^|\.)(\d+)\..*?(?:hook_pattern|pattern|attn_weights|attn_probs|attentions?)$")
+_CACHE_KEYS = {  # of a layer's maps among all that hooks kept
+    "probs": re.compile(r"(?:^|\.)(\d+)\..*?(?:hook_pattern|pattern|attn_weights|attn_probs|attentions?)$"),
+    "scores": re.compile(r"(?:^|\.)(\d+)\..*?(?:hook_attn_scores|attn_scores|scores)$"),
+}
 Array = npt.NDArray[Any]
-Layers = Sequence[Array]  # each (head, query, key)
+Layers = Mapping[int, Array]  # by the number of the layer, each (head, query, key)
 
 
 def from_attentions(
@@ -57,12 +60,14 @@ def from_attentions(
     attentions
         The `attentions` tuple of transformers, or its whole output (encoder-decoders: encoder, decoder and cross
         attention become blocks); one array per layer, (head, query, key) or (batch, head, query, key); a list of such
-        for several prompts; or a mapping like a TransformerLens cache ("blocks.3.attn.hook_pattern"). numpy or torch.
+        for several prompts; or a mapping like a TransformerLens cache ("blocks.3.attn.hook_pattern"; of scores
+        "blocks.3.attn.hook_attn_scores"), or from numbers of layers. numpy or torch.
     tokens
         Strings for queries and keys: one list, or a list per batch; for several blocks a mapping from block to them.
         "decoder.cross" has the decoder's tokens as queries and the encoder's as keys.
     kind, mask
-        "probs" or "scores"; "causal" or "full", found from the zeros above the diagonal when not given.
+        "probs" or "scores"; "causal" or "full", found from what is above the diagonal (0, or -inf of scores) when not
+        given.
     dtype
         Of what is kept, "float32" or "float16".
     out
@@ -78,12 +83,12 @@ def from_attentions(
     AttentionTensor(3 queries x 3 keys x 4 heads, full, probs)
     """
     _check_choices(kind, mask, dtype)
-    batches = _batches_of(attentions)
+    batches = _batches_of(attentions, kind)
     names = [_tokens_of(tokens, i, batch, len(batches)) for i, batch in enumerate(batches)]
     masks = {block: mask or _mask_of([batch[block] for batch in batches]) for block in batches[0]}
     for i, batch in enumerate(batches):
         for block, layers in batch.items():
-            for n, maps in enumerate(layers):
+            for n, maps in layers.items():
                 _check_values(maps, kind, dtype, f"batch {i}, {block} layer {n}")
     made = [_batch(batch, kind, masks, shown, dtype) for batch, shown in zip(batches, names, strict=True)]
     if out is None:
@@ -117,7 +122,7 @@ def import_array(
         "batch,head,query,key". By default "query,key,head", and "head,query,key" for one array per layer, with batch
         before it if it has four axes.
     mask
-        "causal" or "full"; found from the zeros above the diagonal when not given.
+        "causal" or "full"; found from what is above the diagonal (0, or -inf of scores) when not given.
     dtype
         Of what is kept, "float16" or "float32".
 
@@ -131,18 +136,20 @@ def import_array(
             f"import_array reads a file, not a {type(file).__name__}; attention in memory: hs.from_attentions"
         )
     path = Path(file)
-    read = _read(path, name)
-    per_layer = isinstance(read, list)
-    arrays = read if isinstance(read, list) else [read]
+    read = _read(path, name, kind)
+    per_layer = isinstance(read, Mapping)
+    arrays = list(read.values()) if isinstance(read, Mapping) else [read]
     by_batch = "batch," if arrays[0].ndim == 4 else ""  # as transformers returns them
     layout = layout or (f"{by_batch}head,query,key" if per_layer else "query,key,head")
     arrays = [_ordered(array, layout, path) for array in arrays]
     if len({array.shape for array in arrays}) > 1:
         raise InputError(f"{path}: the layers have different shapes {sorted({a.shape for a in arrays})}")
-    values = np.concatenate(arrays, axis=1) if per_layer else arrays[0]
+    values = _unmasked(np.concatenate(arrays, axis=1) if per_layer else arrays[0], kind)
     _check_values(values, kind, dtype, str(path))
-    block: MaskKind = mask or _mask_of([list(layers) for layers in values])
-    made = [_batch({"heads": list(layers)}, kind, {"heads": block}, {}, dtype) for layers in values]
+    numbers = list(read) if isinstance(read, Mapping) else range(values.shape[1])
+    batches: list[Layers] = [dict(zip(numbers, layers, strict=True)) for layers in values]
+    block: MaskKind = mask or _mask_of(batches)
+    made = [_batch({"heads": layers}, kind, {"heads": block}, {}, dtype) for layers in batches]
     config = {"kind": "import", "layout": layout, "attention": kind, "mask": block, "dtype": dtype}
     inputs = {"file": path.name, "array": name, "shape": list(values.shape), "sha256": full_hash(path)}
     return _written(made, Path(out), config=config, inputs=inputs)
@@ -181,9 +188,18 @@ def _check_values(values: Array, kind: str, dtype: str, where: str) -> None:
         raise InputError(f"{where} has values beyond the range of {dtype}{better}")
 
 
+def _unmasked(maps: Array, kind: str) -> Array:
+    """Scores (..., query, key) whose future is masked by -inf, as TransformerLens keeps them, with 0 there instead."""
+    n_query, n_key = maps.shape[-2:]
+    future = ~np.tri(n_query, n_key, k=n_key - n_query, dtype=bool)
+    if kind != "scores" or not future.any() or not np.isneginf(maps[..., future]).all():
+        return maps
+    return np.where(future, 0, maps)
+
+
 def _mask_of(batches: Sequence[Layers]) -> MaskKind:
     """Causal if nothing lies above the diagonal of any map."""
-    for maps in (maps for layers in batches for maps in layers):
+    for maps in (maps for layers in batches for maps in layers.values()):
         n_query, n_key = maps.shape[-2:]
         if not n_key >= n_query > 1 or maps[..., ~np.tri(n_query, n_key, k=n_key - n_query, dtype=bool)].any():
             return "full"
@@ -197,11 +213,11 @@ def _batch(
     tokens: Mapping[str, tuple[list[str], list[str]]],
     dtype: str,
 ) -> Batch:
-    arrays = {f"{kind}/{b}.{n}": np.asarray(a, dtype=dtype) for b, ls in blocks.items() for n, a in enumerate(ls)}
+    arrays = {f"{kind}/{b}.{n}": np.asarray(a, dtype=dtype) for b, ls in blocks.items() for n, a in ls.items()}
     facts: dict[str, dict[str, Any]] = {block: {"mask": masks[block]} for block in blocks}
     for block, (query, key) in tokens.items():
         facts[block] |= {"query_tokens": query, "key_tokens": key}
-    layers = {b: {str(n): list(range(len(a))) for n, a in enumerate(ls)} for b, ls in blocks.items()}
+    layers = {b: {str(n): list(range(len(a))) for n, a in ls.items()} for b, ls in blocks.items()}
     return Batch({"keep": [kind], "blocks": facts, "layers": layers}, list(arrays), arrays.__getitem__)
 
 
@@ -241,7 +257,7 @@ def _ordered(array: Array, layout: str, path: Path) -> Array:
     return array.transpose([axes.index(axis) for axis in AXES])
 
 
-def _read(path: Path, name: str | None) -> Array | list[Array]:
+def _read(path: Path, name: str | None, kind: str) -> Array | Layers:
     """The array of a file, or the arrays of its layers in their order."""
     if not path.is_file():
         raise InputError(f"no file {path}")
@@ -260,15 +276,15 @@ def _read(path: Path, name: str | None) -> Array | list[Array]:
             raise InputError(f"{path} cannot be read: it is no .npz file")
         if ending == ".npz":
             with np.load(path, allow_pickle=False) as loaded:
-                return _chosen(path, {key: lambda key=key: loaded[key] for key in loaded.files}, name)
+                return _chosen(path, {key: lambda key=key: loaded[key] for key in loaded.files}, name, kind)
         if ending == ".safetensors":
             with safe_open(path, framework="np") as opened:
                 keys = list(opened.keys())
-                return _chosen(path, {key: lambda key=key: opened.get_tensor(key) for key in keys}, name)
+                return _chosen(path, {key: lambda key=key: opened.get_tensor(key) for key in keys}, name, kind)
     raise InputError(f"{path} is not .npy, .npz or .safetensors")
 
 
-def _chosen(path: Path, arrays: Mapping[str, Any], name: str | None) -> Array | list[Array]:
+def _chosen(path: Path, arrays: Mapping[str, Any], name: str | None, kind: str) -> Array | Layers:
     """The array of that name, the only one, or all of them if they are numbered layers."""
     if name is not None:
         if name not in arrays:
@@ -276,16 +292,22 @@ def _chosen(path: Path, arrays: Mapping[str, Any], name: str | None) -> Array | 
         return cast("Array", arrays[name]())
     if len(arrays) == 1:
         return cast("Array", next(iter(arrays.values()))())
-    cached = {key: int(match[1]) for key in arrays if (match := _CACHE_KEY.search(key))}
-    numbered = {key: int(match[1]) for key in arrays if (match := re.search(r"(\d+)$", key))}
-    numbers = cached or (numbered if len(numbered) == len(arrays) else {})  # a cache holds much besides
-    order = sorted(numbers, key=lambda key: numbers[key])
-    if not order or [numbers[key] for key in order] != list(range(len(order))):
+    layers = _numbered(arrays, kind)
+    if not layers:
         listed = ", ".join(sorted(arrays)[:6])
         raise InputError(
             f"{path} holds {len(arrays)} arrays ({listed}); choose one with --name, or name one per layer layer_0, ..."
         )
-    return [cast("Array", arrays[key]()) for key in order]
+    return {number: cast("Array", read()) for number, read in layers.items()}
+
+
+def _numbered(given: Mapping[Any, Any], kind: str) -> dict[int, Any]:
+    """What has a layer's number for a key, in their order: maps among all that a cache holds, or all there is."""
+    cached = [(int(found[1]), key) for key in given if (found := _CACHE_KEYS[kind].search(str(key)))]
+    ends = [re.fullmatch(r"(.*?)(\d+)", str(key)) for key in given]
+    alike = all(ends) and len({end[1] for end in ends if end}) == 1  # layer_0, layer_1, ...
+    numbers = cached or ([(int(end[2]), key) for end, key in zip(ends, given, strict=True) if end] if alike else [])
+    return {number: given[key] for number, key in sorted(numbers, key=lambda pair: pair[0])}
 
 
 # --- memory ----------------------------------------------------------------------------------------------------------
@@ -303,34 +325,35 @@ def _is_array(value: Any) -> bool:
     return hasattr(value, "shape") and hasattr(value, "dtype")
 
 
-def _batches_of(given: Any) -> list[dict[str, list[Array]]]:
+def _batches_of(given: Any, kind: str) -> list[dict[str, Layers]]:
     """What was given as batches: block -> layers, each (head, query, key)."""
     if hasattr(given, "keys") and not isinstance(given, Mapping):  # TransformerLens' ActivationCache is no Mapping
         given = {key: given[key] for key in given.keys()}  # noqa: SIM118
     named = {b: v for n, b in _BLOCKS.items() if (v := _get(given, n)) is not None and len(v)}
     if named:
-        return _split(named)
+        return _split({block: dict(enumerate(layers)) for block, layers in named.items()}, kind)
     if isinstance(given, Mapping):
-        found = {int(m[1]): given[key] for key in given if (m := _CACHE_KEY.search(str(key)))}
+        found = _numbered(given, kind)
         if not found:
             if any(name in given for name in _BLOCKS):
                 raise InputError(_NONE)
+            example = "hook_pattern" if kind == "probs" else "hook_attn_scores"
             raise InputError(
                 f"no attention in a mapping with keys {', '.join(map(str, list(given)[:4]))}; keys like "
-                "'blocks.3.attn.hook_pattern' are understood"
+                f"'blocks.3.attn.{example}', or numbers of layers, are understood"
             )
-        return _split({"heads": [found[n] for n in sorted(found)]})
+        return _split({"heads": found}, kind)
     if _is_array(given):
         array = _numpy(given)
-        return _split({"heads": list(array) if array.ndim > 3 else [array]})
+        return _split({"heads": dict(enumerate(array if array.ndim > 3 else [array]))}, kind)
     if given is None or (isinstance(given, (list, tuple)) and all(layer is None for layer in given)):
         raise InputError(_NONE)
     if not isinstance(given, Sequence) or isinstance(given, str):
         raise InputError(f"attention comes as arrays, one per layer, not as a {type(given).__name__}")
     if all(_is_array(layer) for layer in given):
-        return _split({"heads": list(given)})
-    batches = [batch for one in given for batch in _batches_of(one)]
-    if len({tuple((b, len(ls), len(ls[0])) for b, ls in batch.items()) for batch in batches}) > 1:
+        return _split({"heads": dict(enumerate(given))}, kind)
+    batches = [batch for one in given for batch in _batches_of(one, kind)]
+    if len({tuple((b, n, len(maps)) for b, ls in batch.items() for n, maps in ls.items()) for batch in batches}) > 1:
         raise InputError("the batches have different blocks, layers or heads; give attention of one network")
     return batches
 
@@ -339,24 +362,24 @@ def _get(given: Any, name: str) -> Any:
     return given.get(name) if isinstance(given, Mapping) else getattr(given, name, None)
 
 
-def _split(blocks: Mapping[str, Sequence[Any]]) -> list[dict[str, list[Array]]]:
+def _split(blocks: Mapping[str, Mapping[int, Any]], kind: str) -> list[dict[str, Layers]]:
     """Blocks of layers (batch, head, query, key) or (head, query, key) as batches."""
-    found: dict[str, list[Array]] = {}
+    found: dict[str, Layers] = {}
     for block, layers in blocks.items():
-        arrays = [_numpy(layer) for layer in layers]
-        arrays = [array[None] if array.ndim == 3 else array for array in arrays]
-        if any(array.ndim != 4 for array in arrays):
-            shape = next(a.shape for a in arrays if a.ndim != 4)
+        arrays = {number: _numpy(layer) for number, layer in layers.items()}
+        odd = next((array.shape for array in arrays.values() if array.ndim not in (3, 4)), None)
+        if odd is not None:
             raise InputError(
-                f"a layer of {block} has shape {shape}; give (head, query, key) or (batch, head, query, key)"
+                f"a layer of {block} has shape {odd}; give (head, query, key) or (batch, head, query, key)"
             )
-        if len({(len(a), *a.shape[2:]) for a in arrays}) > 1:
-            raise InputError(f"the layers of {block} differ in batch, queries or keys: {[a.shape for a in arrays][:4]}")
-        found[block] = arrays
-    n = {len(layers[0]) for layers in found.values()}
-    if len(n) > 1:
-        raise InputError(f"the blocks hold different numbers of batches: {sorted(n)}")
-    return [{block: [layer[i] for layer in layers] for block, layers in found.items()} for i in range(n.pop())]
+        found[block] = {n: _unmasked(a if a.ndim == 4 else a[None], kind) for n, a in arrays.items()}
+        shapes = [array.shape for array in found[block].values()]
+        if len({(shape[0], *shape[2:]) for shape in shapes}) > 1:
+            raise InputError(f"the layers of {block} differ in batch, queries or keys: {shapes[:4]}")
+    sizes = {len(maps) for layers in found.values() for maps in layers.values()}
+    if len(sizes) > 1:
+        raise InputError(f"the blocks hold different numbers of batches: {sorted(sizes)}")
+    return [{b: {n: maps[i] for n, maps in layers.items()} for b, layers in found.items()} for i in range(sizes.pop())]
 
 
 def _tokens_of(given: Any, i: int, batch: Mapping[str, Layers], n_batch: int) -> dict[str, tuple[list[str], list[str]]]:
@@ -365,7 +388,7 @@ def _tokens_of(given: Any, i: int, batch: Mapping[str, Layers], n_batch: int) ->
         return {}
     found = {}
     for block, layers in batch.items():
-        n_query, n_key = layers[0].shape[-2:]
+        n_query, n_key = next(iter(layers.values())).shape[-2:]
         sides = [block.partition(".")[0], "encoder" if block.endswith(".cross") else block]
         query, key = ([] if (own := _own_tokens(given, side, i, n_batch)) is None else own for side in sides)
         for what, names, n in (("queries", query, n_query), ("keys", key, n_key)):

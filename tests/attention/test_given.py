@@ -53,6 +53,7 @@ def test_longer_texts_in_a_list_are_cut_into_windows_as_before(model):
         ([3, 200], {}, "token ids from 3 to 200; LlamaForCausalLM knows 0 to 99"),
         ([[1, 2], []], {}, "no token ids given"),
         ({}, {}, "the dictionary is empty"),
+        ({"input_ids": 7}, {}, "input_ids is a single number"),
         ({"input_ids": [[1, 2], [3]]}, {}, "input_ids cannot be a tensor"),
         ({"input_ids": [[1, 2], [3, 4]], "more": [1, 2, 3]}, {}, "give a list with one dictionary per input"),
         ({"input_ids": [1, 2], "attention_mask": [0, 0]}, {}, "hides every token"),
@@ -214,3 +215,16 @@ def test_a_hooked_transformer_reads_text_and_ids():
     hooked.original_model = None  # TransformerLens' bridge, which changes the network it wraps
     with pytest.raises(hs.InputError, match=r"a Hooked replaces the attention of its network; give hs.from_attentions"):
         hs.capture(hooked, ids)
+
+
+@pytest.mark.parametrize("wrapped", [False, True])
+def test_a_network_in_training_is_captured_without_dropout_and_trains_on(wrapped):
+    network = make("gpt2").train()
+    network.transformer.h[0].eval()  # a part that someone froze
+    modes = [part.training for part in network.modules()]
+    given = hs.wrap_module(network) if wrapped else network
+    network.train()
+    network.transformer.h[0].eval()
+    X = hs.capture(given, [5, 6, 7, 5]).tensor(0)
+    assert [part.training for part in network.modules()] == modes
+    np.testing.assert_array_equal(X.values, hs.capture(network.eval(), [5, 6, 7, 5]).tensor(0).values)

@@ -130,3 +130,19 @@ def test_what_cannot_be_is_said_before_a_model_is_loaded(tmp_path):
     done = headscape("analyze", "smollm2-135m", "--tokens", "-5", cwd=tmp_path)
     assert done.returncode == 2 and "greater than or equal to 1" in done.stderr
     assert not (tmp_path / "runs").exists()
+
+
+def test_what_the_network_does_not_have_is_said_before_it_is_run(llama, tmp_path):
+    (tmp_path / "words.txt").write_text(" ".join(WORDS * 2))
+    text = ["--text", str(tmp_path / "words.txt"), "--tokens", "12", "--batches", "2"]
+    for arguments, said in [
+        ([llama, *text, "--heads", "99.99"], "'99.99' is not a head"),
+        ([llama, *text, "--heads", "decoder.99.0"], "has no head decoder.99.0"),
+        ([llama, *text, "--block", "cross"], "has no block 'cross'; there are decoder"),
+        ([llama, "--images", tmp_path / "words.txt"], "reads text, not images"),
+        (["vit-fmnist", "--prompt", "the cat"], "reads images, not text"),
+        (["vit-fmnist", *text], "reads images, not text"),
+    ]:
+        done = CliRunner().invoke(app, ["analyze", *map(str, arguments), "--out", str(tmp_path / "run")])
+        assert done.exit_code != 0 and said in str(done.exception), done.output
+        assert not (tmp_path / "run").exists()

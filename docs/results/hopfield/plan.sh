@@ -5,30 +5,52 @@
 #
 #   BOOKS=books IMAGES=fashion-mnist OUT=runs/hopfield sh docs/results/hopfield/plan.sh
 #
+# Runs whose logs are in LOGS (by default beside this file, NAME/logs) are not trained again, and logs of new ones are
+# added there; their weights are only in OUT.
+#
 # BOOKS: what scripts/make_austen.py writes. IMAGES: the four files of Debian's dataset-fashion-mnist.
 set -e
 : "${BOOKS:?a folder of text files, see scripts/make_austen.py}" "${IMAGES:?a folder with the files of Fashion-MNIST}"
 OUT=${OUT:-runs/hopfield}
 export OMP_NUM_THREADS=1
 TRAIN="${HEADSCAPE:-headscape} train"
+LOGS=${LOGS:-$(dirname "$0")}
+JOBS=${JOBS:-1} # runs at a time; the numbers do not depend on it
 
-for seeds in 1 2 3 4 5; do
-  $TRAIN gpt --out "$OUT/depth6" --text "$BOOKS" --seeds $seeds --search-steps 600 \
-    --arms standard,hidden,both,realformer,learned,rescaled,longer
-done
-for seeds in 1 2 3; do
-  $TRAIN vit --out "$OUT/vit" --images "$IMAGES" --seeds $seeds --batch 32 --steps 6000 --search-steps 900 \
-    --rates 5e-4,1e-3,2e-3 --augment none --arms standard,hidden,both,longer
-done
-for seeds in 1 2 3; do
-  $TRAIN gpt --out "$OUT/depth12" --text "$BOOKS" --layers 12 --seeds $seeds --steps 3000 --search-steps 400 \
-    --arms standard,hidden,both
-done
-for seeds in 1 2; do
-  $TRAIN gpt --out "$OUT/depth24" --text "$BOOKS" --layers 24 --seeds $seeds --steps 2500 --search-steps 300 \
-    --rates 1.5e-3,3e-3 --arms standard,hidden
-done
-for seeds in 1 2; do
-  $TRAIN smollm2-135m --out "$OUT/smollm2" --text "$BOOKS" --tokenizer smollm2-135m --seeds $seeds --arms standard,hidden \
-    --init first
-done
+# known NAME: what was trained elsewhere is not trained again
+known() {
+  test -e "$LOGS/$1/run.json" || return 0
+  mkdir -p "$OUT/$1/train/units"
+  cp -n "$LOGS/$1/run.json" "$OUT/$1/"
+  cp -n "$LOGS/$1/logs"/*.json "$OUT/$1/train/units/"
+}
+
+# keep: the logs of what is trained so far; also when this is stopped
+keep() {
+  for run in "$OUT"/*/run.json; do
+    from=$(dirname "$run") to=$LOGS/$(basename "$(dirname "$run")")
+    mkdir -p "$to/logs"
+    cp "$run" "$to/"
+    cp "$from/train/units"/*.json "$to/logs/"
+  done
+}
+trap keep EXIT
+
+# compare NAME SEEDS ARGUMENTS: with one seed, then two, and so on
+compare() {
+  name=$1 most=$2
+  shift 2
+  known "$name"
+  for seeds in $(seq "$most"); do
+    $TRAIN "$@" --out "$OUT/$name" --seeds "$seeds" --jobs "$JOBS"
+  done
+}
+
+compare depth6 5 gpt --text "$BOOKS" --search-steps 600 \
+  --arms standard,hidden,both,realformer,learned,rescaled,longer
+compare vit 3 vit --images "$IMAGES" --batch 32 --steps 6000 --search-steps 900 --rates 5e-4,1e-3,2e-3 --augment none \
+  --arms standard,hidden,both,longer
+compare depth12 3 gpt --text "$BOOKS" --layers 12 --steps 3000 --search-steps 400 --arms standard,hidden,both
+compare depth24 2 gpt --text "$BOOKS" --layers 24 --steps 2500 --search-steps 300 --rates 1.5e-3,3e-3 \
+  --arms standard,hidden
+compare smollm2 2 smollm2-135m --text "$BOOKS" --tokenizer smollm2-135m --arms standard,hidden --init first

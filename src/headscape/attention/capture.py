@@ -14,12 +14,12 @@ from torch import Tensor
 
 from headscape.attention.capture_tap import CaptureTap, Memory, Sink
 from headscape.attention.estimate import Estimate, estimate, measure_pace
-from headscape.attention.models import Model, wrap_module
 from headscape.attention.parity import PARITY_TOLERANCE, Parity, check_parity, main_output
 from headscape.attention.pooling import check_pool, rows_of_windows
 from headscape.attention.samples import Sample, replayed, samples_of
 from headscape.attention.sites import Site, run, select_heads
 from headscape.attention.tapping import tapped
+from headscape.attention.wrapping import Model, evaluating, wrap_module
 from headscape.captures import KEEP, Batch, Capture
 from headscape.checks import integer, renamed
 from headscape.checks import seed as check_seed
@@ -118,12 +118,20 @@ def capture(
     'on the mat'
     """
     request = Request(tokens, batches, tuple(keep), layers, heads, dtype, pool, windows, random_state, chat, keep_short)
-    if tokenizer is not None:
-        model = (
-            replace(model, tokenizer=tokenizer) if isinstance(model, Model) else wrap_module(model, tokenizer=tokenizer)
-        )
-    plan = _plan(model, inputs, out is not None, request)
-    say(str(plan.needed))
+    with evaluating(model):
+        if not isinstance(model, Model):
+            model = wrap_module(model, tokenizer=tokenizer)
+        elif tokenizer is not None:
+            model = replace(model, tokenizer=tokenizer)
+        plan = _plan(model, inputs, out is not None, request)
+        say(str(plan.needed))
+        return _captured(plan, out, progress, say)
+
+
+def _captured(
+    plan: _Plan, out: str | Path | None, progress: Callable[[int, int], None], say: Callable[[str], None]
+) -> Capture:
+    """Run a plan, into memory or a run directory."""
     if out is None:
         held = []
         for i, sample in enumerate(plan.captured(range(len(plan.samples)), progress)):
@@ -243,10 +251,8 @@ class _Plan:
             progress(done, total)
 
 
-def _plan(model: Model | torch.nn.Module, inputs: Any, on_disk: bool, request: Request) -> _Plan:
+def _plan(model: Model, inputs: Any, on_disk: bool, request: Request) -> _Plan:
     request.check()
-    if not isinstance(model, Model):
-        model = wrap_module(model)
     tokens, pool = request.tokens, request.pool
     n_rows = rows_of_windows(request.windows)
     check_pool(pool, n_rows, [] if model.images is not None or model.task == "module" else [tokens])
@@ -268,7 +274,13 @@ def plan_capture(model: Model | torch.nn.Module, inputs: Any, *, on_disk: bool =
     `options` are those of `capture` but out, progress and say. Time comes from a few short captured passes
     (`measure_pace`), pooled to blocks of the same size where the capture is pooled; writing to disk comes on top.
     """
-    plan = _plan(model, inputs, on_disk, Request(**options))
+    with evaluating(model):
+        model = model if isinstance(model, Model) else wrap_module(model)
+        return _timed(_plan(model, inputs, on_disk, Request(**options)))
+
+
+def _timed(plan: _Plan) -> Estimate:
+    """What a plan takes, its time from a few short passes."""
     n_tokens = plan.needed.n_tokens
 
     def once(arguments: Any, n: int) -> None:

@@ -64,6 +64,8 @@ def _of_mapping(given: Mapping[str, Any]) -> list[dict[str, Tensor]]:
     main = next(
         (name for name in ("input_ids", "input_features", "input_values") if name in arrays), next(iter(arrays))
     )
+    if not arrays[main].ndim:
+        raise InputError(f"{main} is a single number; the inputs of a network are lists, arrays or tensors")
     if arrays[main].ndim == 1:  # one input without its batch axis
         arrays = {name: value[None] for name, value in arrays.items()}
     _not_empty(arrays[main])

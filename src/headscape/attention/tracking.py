@@ -13,7 +13,7 @@ import numpy as np
 import torch
 
 from headscape.attention.capture import capture
-from headscape.attention.models import Model, wrap_module
+from headscape.attention.wrapping import Model, evaluating, wrap_module
 from headscape.checks import integer
 from headscape.errors import InputError
 
@@ -109,8 +109,7 @@ class Tracker:
 
     def _capture(self, given: torch.nn.Module | Model) -> None:
         module = given.module if isinstance(given, Model) else given
-        modes = {part: part.training for part in module.modules()}
-        try:
+        with evaluating(given):
             model = wrap_module(module, tokenizer=getattr(given, "tokenizer", None) or self.tokenizer)
             if self.inputs is None:
                 self.inputs = repeated_tokens(model, self.tokens, self.batches, self.random_state)
@@ -122,9 +121,6 @@ class Tracker:
             }
             with torch.random.fork_rng(), as_written(model.module):
                 capture(model, self.inputs, out=place, **options)
-        finally:
-            for part, training in modes.items():
-                part.training = training
 
     def callback(self) -> Any:
         """A callback for the Trainer of transformers, which captures after the steps that this tracker is due."""

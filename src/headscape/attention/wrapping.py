@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
 
     from headscape.attention.sites import Site
 
-__all__ = ["Model", "described", "wrap_module"]
+__all__ = ["Model", "described", "evaluating", "wrap_module"]
 
 Task = Literal["causal-lm", "masked-lm", "seq2seq-lm", "image-classifier", "classifier", "encoder", "module"]
 
@@ -224,6 +225,19 @@ def wrap_module(
         attention=None if attention is None else tuple(attention),
         example=example,
     )
+
+
+@contextmanager
+def evaluating(model: Any) -> Iterator[None]:
+    """Switch dropout off inside the block; afterwards every part of the network is in the mode it was in."""
+    inside = _underlying(model.module if isinstance(model, Model) else model, None, None)[0]
+    modes = [(part, part.training) for part in inside.modules()]
+    inside.eval()
+    try:
+        yield
+    finally:
+        for part, training in modes:
+            part.training = training
 
 
 def _underlying(module: Any, tokenizer: Any, attention: Sequence[str] | None) -> tuple[Any, Any, Sequence[str] | None]:

@@ -10,7 +10,7 @@ import typer
 
 from headscape.cli import options as o
 from headscape.cli.records import Choosing, Loading, Organizing, command
-from headscape.cli.runs import capture_to, check_blocks, default_run, kept_of, source_of
+from headscape.cli.runs import capture_to, check_blocks, check_reads, default_run, heads_of, kept_of, source_of
 from headscape.cli.shared import (
     app,
     finish,
@@ -25,6 +25,9 @@ from headscape.cli.shared import (
 from headscape.errors import InputError
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from headscape.attention.models import Model
     from headscape.results import Result
 
 
@@ -116,9 +119,12 @@ def report(
 def _report(path: Path, figures: Path | None, form: str, quiet: bool) -> Path:
     from headscape.report import write_figures, write_report
     from headscape.runs import Run
+    from headscape.storage import check_place
     from headscape.studies import load_results
 
     opened = Run.open(path)
+    if figures is not None:
+        check_place(figures, folder=True)
     with progress_bar("writing the page", quiet) as bar:
         bar(0, 1)
         results = load_results(opened)
@@ -157,6 +163,7 @@ def analyze(
     if not {"probs", "scores"} & set(kept):
         raise InputError(f"analyze needs maps; keep probs or scores, not {keep!r} alone")
     check_blocks(pool, None)
+    drawn = heads_of(heads) or ()
     capture: dict[str, Any] = {
         "tokens": tokens,
         "batches": None if prompt else batches,
@@ -165,18 +172,31 @@ def analyze(
     }
     with asked.working("organizing") as how:
         loaded = asked.load(model)
+        check_reads(loaded, text or prompt, images)
+        _check_parts(loaded, block, drawn)
         capture_to(loaded, source, target, asked, brief=True, keep=kept, **capture)
         from headscape.studies.change import compare_prompts
         from headscape.studies.organize import organize as run_organize
 
         common: dict[str, Any] = {"control": random_weights, "loader": asked.loader, "random_state": asked.seed, **how}
-        found = run_organize(target, model=loaded, block=block, heads=listed(heads) or (), **common)
+        found = run_organize(target, model=loaded, block=block, heads=drawn, **common)
         results: list[Result] = found if isinstance(found, list) else [found]
         if prompt and len(prompt) == 2 and "probs" in kept and pool is None:
             results.append(compare_prompts(target, **how))
     page = _report(target, None, "png", asked.quiet)
     finish(results, asked.as_json, at=target, page=page, brief=True)
     open_page(page, show, say=False)
+
+
+def _check_parts(loaded: Model, block: str | None, heads: Sequence[str]) -> None:
+    """Refuse a block or heads that the network does not have before it is run for nothing."""
+    from headscape.attention.sites import select_heads
+
+    blocks = list(dict.fromkeys(site.block for site in loaded.sites))
+    if block is not None and block not in blocks:
+        raise InputError(f"{loaded.source} has no block {block!r}; there are {', '.join(blocks)}")
+    if heads:
+        select_heads(loaded, heads)
 
 
 @app.command(epilog="Example: `headscape demo`")

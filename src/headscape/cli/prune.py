@@ -34,7 +34,7 @@ class Judging:
     ] = None
     repeats: Annotated[
         str, typer.Option(help="Share of the calibration windows that repeat their first half; keeps copying.")
-    ] = "33%"
+    ] = "25%"
     windows: Annotated[
         int, typer.Option(help="Windows of text to judge on; half as many more are used to choose.", min=3, max=o.MANY)
     ] = 16

@@ -47,9 +47,7 @@ def capture(
     """Run a model on text or images and keep its attention in a run directory."""
     source = source_of(text, images)
     check_blocks(pool, rows)
-    wanted = listed(heads)
-    for head in wanted or ():
-        HeadId.parse(head)
+    wanted = heads_of(heads)
     one_of("dtype", dtype, ("float16", "float32"))
     options: dict[str, Any] = {
         **{"tokens": tokens, "batches": batches, "keep": kept_of(keep)},
@@ -58,6 +56,7 @@ def capture(
         **{"chat": chat, "keep_short": keep_short, "random_state": seed},
     }
     loaded = asked.load(model)
+    check_reads(loaded, text, images)
     if estimate:
         _print_estimate(loaded, source, asked, options)
     else:
@@ -72,6 +71,22 @@ def kept_of(text: str) -> tuple[str, ...]:
     if not kept or not set(kept) <= set(KEEP):
         raise InputError(f"keep is a selection of {', '.join(KEEP)}, not {text!r}")
     return kept
+
+
+def heads_of(text: str | None) -> list[str] | None:
+    """The heads of a list like decoder.3.7,decoder.4.0, refused before a model is loaded if they are none."""
+    named = listed(text)
+    for head in named or ():
+        HeadId.parse(head)
+    return named
+
+
+def check_reads(loaded: Model, text: Any, images: Any) -> None:
+    """Refuse text for a network that reads images, and the other way round."""
+    if images and loaded.images is None:
+        raise InputError(f"{loaded.source} reads text, not images; give it a text file with --text")
+    if text and loaded.images is not None:
+        raise InputError(f"{loaded.source} reads images, not text; give it images with --images")
 
 
 def check_blocks(pool: int | None, rows: int | None) -> None:

@@ -14,11 +14,11 @@ import torch
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
-from headscape.attention.models import Model, wrap_module
 from headscape.attention.sites import Site, example_input, run
 from headscape.attention.tapping import tapped
 from headscape.attention.taps import AttentionCall, Tap
 from headscape.attention.weights import check_weights
+from headscape.attention.wrapping import Model, evaluating, wrap_module
 from headscape.errors import HeadscapeError, InputError
 from headscape.hopfield.state import SCALED_ONLY, HiddenState, Init, Scheme, Skip, carry, check_alphas, skip_over
 
@@ -92,7 +92,7 @@ def to_hopfield(
         raise InputError("this network is already converted, by a to_hopfield block or as it was saved")
     check_weights(network)
     _check_checkpointing(network, skip)
-    with _evaluating(network):
+    with evaluating(network):
         described = model if isinstance(model, Model) else wrap_module(network)
         sites = described.sites
         if carried:
@@ -307,15 +307,3 @@ def _check_heads(sites: list[Site]) -> None:
                 f"{site.name} has {site.n_heads} heads and {before.name} has {before.n_heads}; a hidden state carries "
                 "each head to the one of the same index, so all layers need the same number"
             )
-
-
-@contextmanager
-def _evaluating(network: nn.Module) -> Iterator[None]:
-    """Switch dropout off inside the block; every submodule's training flag is restored."""
-    modes = [(module, module.training) for module in network.modules()]
-    network.eval()
-    try:
-        yield
-    finally:
-        for module, mode in modes:
-            module.training = mode

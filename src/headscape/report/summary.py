@@ -43,7 +43,8 @@ def _model(run: Run, scene: Scene) -> str:
     model = run.meta.get("model", {})
     layers = {(head.block, head.layer) for head in scene.heads}
     blocks = {head.block for head in scene.heads}
-    none = "attention imported from a file, no model" if captures(run) else "networks made for this study"
+    given = "given in memory" if run.meta.get("config", {}).get("kind") == "memory" else "imported from a file"
+    none = f"attention {given}, no model" if captures(run) else "networks made for this study"
     parts = [
         (model.get("family"), f"{model.get('family')}, {model.get('task', 'task unknown')}"),
         (scene.heads, f"{_count(len(scene.heads), 'head')} in {_count(len(layers), 'layer')}"),
@@ -65,9 +66,9 @@ def _input(run: Run, capture: Capture | None) -> str:
     lengths = inputs.get("lengths") or []
     if kind == "ids" or lengths:
         what = "prompt" if kind == "text" else "input"
-        sizes = f" of {' and '.join(map(str, sorted(set(lengths))[:: max(1, len(set(lengths)) - 1)]))} tokens"
-        span = sizes.replace(" and ", " to ") if len(set(lengths)) > 2 else sizes
-        return f"{_count(n_batch, what)}{span if lengths else ''}; each is one batch"
+        few = list(dict.fromkeys(lengths))  # of two prompts in their order, of more from the shortest to the longest
+        span = " and ".join(map(str, few)) if len(few) <= 2 else f"{min(few)} to {max(few)}"
+        return f"{_count(n_batch, what)}{f' of {span} tokens' if lengths else ''}; each is one batch"
     if kind == "text":
         among = f" of {number(inputs['windows'])}" if isinstance(inputs.get("windows"), int) else ""
         pooled = f", pooled to {number(config['pool'])} blocks" if config.get("pool") else ""

@@ -1,6 +1,7 @@
 """headscape claims: every claim of the list, once, with the verdict of the study that tests it."""
 
 import json
+from types import SimpleNamespace
 
 import pandas as pd
 import pytest
@@ -14,7 +15,8 @@ from headscape.papers import claims as all_claims
 from headscape.results import Finding
 from headscape.studies.claims.needs import NEEDS, not_applicable
 from headscape.studies.claims.result import VERDICTS
-from headscape.studies.claims.study import _row, chosen, sampled
+from headscape.studies.claims.study import _row, _tested, chosen, sampled
+from headscape.studies.work.how import Work
 from headscape.verdicts import cannot_tell, judge
 from planted_runs import attention_of, make_run
 from zoo import make
@@ -147,3 +149,12 @@ def test_the_command_writes_page_and_tables_and_links_figures(imported, result):
 def test_a_quick_look_takes_two_heads_of_a_few_layers_over_all_depths(n_layer, kept):
     heads = [hs.HeadId("decoder", layer, head) for layer in range(n_layer) for head in range(4)]
     assert sampled(heads) == [str(hs.HeadId("decoder", layer, head)) for layer in kept for head in (0, 1)]
+
+
+def test_a_claim_that_a_study_leaves_out_says_why():
+    silent = SimpleNamespace(findings=list, settings={"left_out": ["the rest"]})
+    test = SimpleNamespace(about=CAUSAL, result=lambda study: silent, compared=lambda study: [])
+    wanted = [claim("gaussian.temperature"), claim("gaussian.rank")]
+    temperature, rank = _tested(test, "gaussian", wanted, Work())
+    assert "leave out --quick" in temperature["why"] and temperature["verdict"] == "cannot tell"
+    assert rank["why"] == "the study says nothing about it on these inputs (left out: the rest)"

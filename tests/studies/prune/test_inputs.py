@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 import headscape as hs
-from headscape.studies.prune.inputs import prepare_inputs
+from headscape.studies.prune.inputs import REPEATS, prepare_inputs
 from headscape.studies.prune.pruning import Pruning
 from prunable import JUDGE, RANK
 
@@ -52,7 +52,9 @@ def test_what_is_calibrated_on_is_text_and_repeats_and_never_judged_on(run, mode
         text, repeated = ids_of(one.evidence.fit)[: len(ranked) + n], one.evidence.fit[len(ranked) + n :]
         assert text[: len(ranked)] == ranked and n and len(set(text)) == len(text)
         assert not (windows_of(one.choosing) | windows_of(one.judging)) & set(text)
-        assert len(repeated) == one.facts["repeats"] and abs(len(repeated) - len(text) / 2) <= 0.5  # a third of all
+        assert (
+            len(repeated) == one.facts["repeats"] and abs(len(repeated) - REPEATS * (len(text) + len(repeated))) <= 0.5
+        )
         for sample in repeated:
             ids = sample.stored["input_ids"]
             assert (ids[:6] == ids[6:]).all()

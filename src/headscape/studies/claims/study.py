@@ -37,7 +37,7 @@ SIZES = {False: {"tokens": 128, "batches": 10}, True: {"tokens": 50, "batches": 
 """What is captured of a model, in full and for a quick look: 8 inputs are the fewest on which all studies decide, and 50
 tokens are those of the bundled ViT, beside which a quick look can then be compared."""
 OPTIONS: dict[bool, dict[str, dict[str, Any]]] = {
-    False: {},
+    False: {"gaussian": {"temperatures": True}},
     True: {
         "collapse": {"batches": 3},
         "table1": {"seeds": 4, "depth": 4, "images": 4},
@@ -50,8 +50,11 @@ SAMPLED = 2
 """Heads of a layer that the softmax study takes in a quick look: the first ones, as good as any others."""
 SAMPLED_LAYERS = 6
 """Layers of which it takes them, at equal steps of depth: every head that is replaced costs passes through the model."""
-UNSAID = {"prune": "comparing criteria takes hours: run `headscape prune RUN --study`, then this again"}
-"""Why a study may leave out a claim that it tests."""
+UNSAID = {
+    "prune": "comparing criteria takes hours: run `headscape prune RUN --study`, then this again",
+    "gaussian.temperature": "a quick look does not change the temperature of every head; leave out --quick",
+}
+"""Why a study, or one claim of it, may be left out."""
 
 
 def claims(
@@ -221,7 +224,7 @@ class _Test:
         """Findings of earlier, larger studies of the run, for claims that the one made here leaves out."""
         kept = [one for one in kept_studies(self.run, study) if one.finished is not None]
         larger = [one for one in kept if one.facts.get("settings", {}).get("study") is True]
-        return _load(study, larger[-1].path).findings() if larger else []
+        return larger[-1].result(self.run, _kind(study)).findings() if larger else []
 
 
 def sampled(heads: Sequence[HeadId]) -> list[str]:
@@ -231,10 +234,10 @@ def sampled(heads: Sequence[HeadId]) -> list[str]:
     return [str(head) for head in heads if head.layer in kept and head.head < SAMPLED]
 
 
-def _load(study: str, path: Path) -> Result:
+def _kind(study: str) -> type[Result]:
     from headscape.studies import result_class
 
-    return result_class(study).load(path)
+    return result_class(study)
 
 
 def _newest(path: Path, study: str) -> Result:
@@ -247,18 +250,23 @@ def _tested(test: _Test, study: str, wanted: Sequence[Claim], work: Work) -> lis
     """The rows of the claims that one study tests; it is not run where none of them is about this model."""
     why = {one.id: not_applicable(one, test.about) for one in wanted}
     found: dict[str, list[Finding]] = {}
-    failed = UNSAID.get(study, "the study says nothing about it on these inputs")
+    failed, more = None, ""
     if not all(why.values()):
         work.say(f"{study}: {sum(one is None for one in why.values())} claims")
         try:
             result = test.result(study)
             notes = getattr(result, "settings", {}).get("left_out")
-            failed += f" (left out: {'; '.join(notes)})" if notes else ""
+            more = f" (left out: {'; '.join(notes)})" if notes else ""
             for finding in (*result.findings(), *test.compared(study)):
                 found.setdefault(finding.claim or "", []).append(finding)
         except HeadscapeError as error:
             failed = str(error)
-    return [_row(one, why[one.id], found.get(one.id, []), failed) for one in wanted]
+
+    def unsaid(one: Claim) -> str:
+        nothing = UNSAID.get(study, f"the study says nothing about it on these inputs{more}")
+        return failed or UNSAID.get(one.id, nothing)
+
+    return [_row(one, why[one.id], found.get(one.id, []), unsaid(one)) for one in wanted]
 
 
 def _row(claim: Claim, apart: str | None, findings: Sequence[Finding], failed: str) -> dict[str, Any]:

@@ -42,8 +42,8 @@ __all__ = ["Prepared", "prepare_inputs"]
 
 CHOOSING = 1 / 3  # share of the judging inputs, the first ones, on which a criterion is chosen
 N_IMAGES = 240
-CALIBRATING = 48  # windows or images to calibrate on, those of the run included, before repeats are added
-REPEATS = 1 / 3  # share of what is calibrated on that repeats its first half
+CALIBRATING = 112  # windows or images to calibrate on, those of the run included, before repeats are added
+REPEATS = 0.25  # share of what is calibrated on that repeats its first half
 TASK_ROWS = 24  # of a user's task, at most, to calibrate and to choose on; twice as many to judge on
 
 

@@ -130,7 +130,7 @@ def prune(
         The model of the run, loaded unless given; and the text or labelled images to choose and judge on, by default
         those that ship with headscape.
     calibrate
-        More text or images like those of the run, for novelty and compensation: 48 windows with those of the run. By
+        More text or images like those of the run, for novelty and compensation: 112 windows with those of the run. By
         default a quarter of `inputs` that is not judged on; "sample" is the prose that ships with headscape.
     repeats
         Share of what is calibrated on that repeats its first half (random tokens, text): it keeps copying.

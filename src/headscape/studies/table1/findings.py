@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -97,9 +96,7 @@ def _second_column(r: Table1Result) -> Finding:
     off = {place: max(spans, key=lambda span: abs(span.value)) for place, spans in away.items()}
     setting = min(r.names, key=lambda name: abs(off[name, both].value))
     control = off[setting, skip]
-    size = (
-        control if control.value >= 0 else replace(control, value=-control.value, low=-control.high, high=-control.low)
-    )
+    size = control if control.value >= 0 else control.scaled(-1)
     alone = judge(size, above=LIKE, control="decades: so far from the printed column the same skip must be with a' = 0")
     ends = [f"{r.column(setting, name)[:, n - 1].mean():.2g}" for name in (skip, both)]
     without = min(abs(off[name, hidden].value) for name in r.names)
