@@ -9,14 +9,16 @@ from subprocess import CompletedProcess
 from killing import FORKS, LIMIT
 
 
-def _run(arguments, folder, cwd, environment):
-    """In the child: the command, with its words in files."""
+def _run(arguments, folder, cwd, environment, said):
+    """In the child: the command, with what it is told and what it says in files."""
     os.environ.clear()
     os.environ.update(environment)
     os.chdir(cwd)
-    os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
+    Path(folder, "in").write_text(said)
+    os.dup2(os.open(Path(folder, "in"), os.O_RDONLY), 0)
     for number, name in ((1, "out"), (2, "err")):
         os.dup2(os.open(Path(folder, name), os.O_WRONLY | os.O_CREAT), number)
+    sys.stdin = open(0, closefd=False)  # noqa: SIM115
     sys.stdout, sys.stderr = open(1, "w", closefd=False), open(2, "w", closefd=False)  # noqa: SIM115
     sys.argv = ["headscape", *arguments]
     from headscape.cli import main
@@ -28,14 +30,15 @@ def _run(arguments, folder, cwd, environment):
         sys.stderr.flush()
 
 
-def headscape(*arguments, cwd=None, check=None):
+def headscape(*arguments, cwd=None, check=None, said=""):
+    """Run a command to its end, with `said` on its standard input."""
     with tempfile.TemporaryDirectory() as folder:
-        given = ([str(a) for a in arguments], folder, str(cwd or Path.cwd()), dict(os.environ))
+        given = ([str(a) for a in arguments], folder, str(cwd or Path.cwd()), dict(os.environ), said)
         process = FORKS.Process(target=_run, args=given)
         process.start()
         process.join(LIMIT)
-        said = [(Path(folder) / name).read_text(encoding="utf-8") for name in ("out", "err")]
-    done = CompletedProcess(arguments, process.exitcode, *said)
+        words = [(Path(folder) / name).read_text(encoding="utf-8") for name in ("out", "err")]
+    done = CompletedProcess(arguments, process.exitcode, *words)
     if check is not None:
         assert done.returncode == check, done.stderr
     return done

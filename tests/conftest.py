@@ -35,6 +35,8 @@ def pytest_collection_modifyitems(config, items):
             item.add_marker("slow")
         if not groups and any(_of_module(item, name) for name in fixtures):
             item.add_marker(pytest.mark.xdist_group(file))
+    # what stays together comes first: a process that took it last would work on alone
+    items.sort(key=lambda item: item.get_closest_marker("xdist_group") is None)
 
 
 def _of_module(item, fixture):

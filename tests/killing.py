@@ -14,8 +14,15 @@ from pathlib import Path
 LIMIT = 300  # seconds, on a very busy machine
 # the server imports what it is to import only from this variable: Python before 3.12 does not hand its own path on
 os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [str(Path(__file__).parent), os.environ.get("PYTHONPATH")]))
+STOPS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 FORKS = multiprocessing.get_context("forkserver")
 FORKS.set_forkserver_preload(["imported_first"])
+
+
+def hearing():
+    """In a child: hear every stop, though the tests may run under nohup, which switches some off for all below it."""
+    for number in STOPS:
+        signal.signal(number, signal.SIG_DFL)
 
 
 def _command(arguments, said, at, number, cache, cwd):

@@ -109,7 +109,8 @@ def test_runs_are_found_and_broken_ones_explained(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("section", "wrong"), [("created", None), ("created", 7), ("model", ["x"]), ("config", "x"), ("inputs", 3)]
+    ("section", "wrong"),
+    [("created", None), ("created", 7), ("model", ["x"]), ("config", "x"), ("inputs", 3), ("parity", [1])],
 )
 def test_a_run_json_with_a_wrong_section_is_damaged_and_blocks_no_other(tmp_path, section, wrong):
     Run.create(tmp_path / "good")

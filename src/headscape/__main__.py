@@ -1,5 +1,15 @@
-"""`python -m headscape` is the command."""
+"""The command `headscape`, also as `python -m headscape`: it can be stopped from its first moment on."""
 
-from headscape.cli import main
+from headscape.stopping import stop_while_importing
 
-main()
+
+def main() -> None:
+    """Entry point of the command: the rest is imported when a stop is heard."""
+    stop_while_importing()
+    from headscape.cli import main as command
+
+    command()
+
+
+if __name__ == "__main__":
+    main()

@@ -38,6 +38,9 @@ _SECTIONS = {
     "config": dict,
     "model": dict,
     "inputs": dict,
+    "parity": dict,
+    "versions": dict,
+    "finished": dict,
 }  # what run.json holds; only the first must be there
 _REPORTED = ("numpy", "scipy", "numba", "torch", "transformers", "safetensors")
 

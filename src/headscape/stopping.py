@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 import signal
 import sys
 import threading
@@ -10,10 +11,9 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import FrameType
+from typing import Any
 
-from headscape.storage import new_command, remove_partials
-
-__all__ = ["Stopped", "end_workers", "stoppable"]
+__all__ = ["Stopped", "end_workers", "stop_line", "stop_while_importing", "stoppable"]
 
 GRACE_SECONDS = 1.5
 """What is left of the two seconds for Python to unwind; code that does not return by then is ended."""
@@ -28,6 +28,31 @@ class Stopped(BaseException):
         self.code = 128 + number
 
 
+def stop_line() -> str:
+    """What a user reads after a stop."""
+    return f"stopped; to resume, run it again: headscape {shlex.join(sys.argv[1:])}"
+
+
+def _catch(stop: Callable[[int, FrameType | None], None]) -> dict[int, Any]:
+    """Let a function hear the signals that stop a command; returns what heard them before.
+
+    Those that whoever started the command has switched off stay so: nohup does that with SIGHUP.
+    """
+    numbers = [getattr(signal, name) for name in _SIGNALS if hasattr(signal, name)]
+    heard = [number for number in numbers if signal.getsignal(number) != signal.SIG_IGN]
+    return {number: signal.signal(number, stop) for number in heard}
+
+
+def stop_while_importing() -> None:
+    """End at a signal at once, with the one line: for the seconds in which a command is imported and writes nothing."""
+
+    def stop(number: int, frame: FrameType | None) -> None:
+        os.write(2, f"{stop_line()}\n".encode(errors="replace"))
+        os._exit(128 + number)
+
+    _catch(stop)
+
+
 @contextmanager
 def stoppable(say: Callable[[], None]) -> Iterator[None]:
     """Turn the first signal into `Stopped`; if that is not heard in time, clean up and exit from beside.
@@ -37,6 +62,8 @@ def stoppable(say: Callable[[], None]) -> Iterator[None]:
     if threading.current_thread() is not threading.main_thread():
         yield
         return
+    from headscape.storage import new_command, remove_partials
+
     new_command()
     asked = threading.Event()
 
@@ -56,10 +83,7 @@ def stoppable(say: Callable[[], None]) -> Iterator[None]:
         raise Stopped(number)
 
     over = threading.Event()
-    before = {}
-    for name in _SIGNALS:
-        if hasattr(signal, name):
-            before[name] = signal.signal(getattr(signal, name), stop)
+    before = _catch(stop)
     try:
         yield
     except Stopped:
@@ -68,8 +92,8 @@ def stoppable(say: Callable[[], None]) -> Iterator[None]:
         raise
     finally:
         over.set()
-        for name, handler in before.items():
-            signal.signal(getattr(signal, name), handler)
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 def end_workers() -> None:

@@ -23,6 +23,7 @@ __all__ = [
     "LOCK",
     "PARTIAL",
     "ArrayWriter",
+    "check_place",
     "foreign_file",
     "new_command",
     "read_arrays",
@@ -97,6 +98,21 @@ def replacing(path: Path) -> Iterator[Path]:
                 "finished parts are kept"
             ) from error
         raise
+
+
+def check_place(path: Path, folder: bool = False) -> None:
+    """Raise an `InputError` unless a file or folder can be made at `path`; `folder`: or is there. Makes nothing."""
+    try:
+        place = path.resolve()
+        if folder and place.exists() and not place.is_dir():
+            raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), str(path))
+        above = next(p for p in (place, *place.parents) if p.exists() and (folder or p != place))
+        if not above.is_dir():
+            raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), str(above))
+        if not os.access(above, os.W_OK | os.X_OK, effective_ids=os.access in os.supports_effective_ids):
+            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(above))
+    except (OSError, RuntimeError) as error:
+        raise about_a_file(error) or error from None
 
 
 def write_json(path: Path, content: Mapping[str, Any]) -> None:

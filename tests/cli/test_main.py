@@ -10,6 +10,7 @@ import pytest
 import headscape as hs
 from commands import headscape, one_line_error
 from headscape.cli import main
+from killing import hearing
 
 
 def with_import(body, cwd):
@@ -21,7 +22,8 @@ def with_import(body, cwd):
         "sys.argv = ['headscape', 'import', 'a.npy']\n"
         "cli.main()\n"
     )
-    return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=cwd)
+    words = [sys.executable, "-c", code]
+    return subprocess.run(words, capture_output=True, text=True, cwd=cwd, preexec_fn=hearing)
 
 
 def test_version():

@@ -12,6 +12,7 @@ import psutil
 import pytest
 
 import headscape as hs
+from killing import hearing
 
 LIMIT = 60  # seconds, on a very busy machine; a quiet one needs two
 
@@ -27,9 +28,8 @@ def run(tmp_path_factory):
 
 def start(*arguments):
     code = "from headscape.cli import main; main()"
-    return subprocess.Popen(
-        [sys.executable, "-c", code, *map(str, arguments)], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
-    )
+    streams = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+    return subprocess.Popen([sys.executable, "-c", code, *map(str, arguments)], preexec_fn=hearing, **streams)
 
 
 def contents(folder):

@@ -33,6 +33,16 @@ def test_mixtures_of_known_tokens():
     assert spectra[0, 0] == pytest.approx(1)
 
 
+def test_a_certain_next_token_dominates_and_has_no_directions():
+    tokens, probs = np.full((8, 20), 3), np.zeros((8, 20))
+    probs[::2, 0] = 1.0  # at every other position; at the others two tokens share what is left of the likeliest
+    tokens[1::2, :2], probs[1::2, :2] = [3, 4], [0.5, 0.25]
+    facts, _ = mixtures([(tokens, probs)], np.arange(8)[None], 10 * np.eye(8), slice(0, None))
+    found = dict(zip(FACTS, facts[0], strict=True))
+    assert found["dominated"] == pytest.approx(4 / 7) and found["mass"] == pytest.approx((4 + 3 * 0.75) / 7)
+    assert found["directions"] == pytest.approx(1) and found["rank90"] == pytest.approx(3 / 7)  # only of the others
+
+
 def test_embeddings_beside_random_vectors():
     """Random embeddings are as random vectors are; with a pair planted, neighbours are found."""
     rng = np.random.default_rng(0)

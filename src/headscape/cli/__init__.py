@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shlex
 import sys
 from importlib import import_module
 from typing import Annotated
@@ -13,7 +12,7 @@ from typer.models import CommandInfo
 
 from headscape.cli.shared import app, err, out
 from headscape.errors import HeadscapeError, about_a_file
-from headscape.stopping import Stopped, stoppable
+from headscape.stopping import Stopped, stop_line, stoppable
 from headscape.version import __version__
 
 __all__ = ["main"]
@@ -112,7 +111,7 @@ def main() -> None:
 
 
 def _say_stopped() -> None:
-    err.print(f"stopped; to resume, run it again: headscape {shlex.join(sys.argv[1:])}", soft_wrap=True)
+    err.print(stop_line(), soft_wrap=True)
 
 
 def _fail(message: str, code: int) -> None:

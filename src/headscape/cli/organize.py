@@ -119,9 +119,12 @@ def report(
 def _report(path: Path, figures: Path | None, form: str, quiet: bool) -> Path:
     from headscape.report import write_figures, write_report
     from headscape.runs import Run
+    from headscape.storage import check_place
     from headscape.studies import load_results
 
     opened = Run.open(path)
+    if figures is not None:
+        check_place(figures, folder=True)
     with progress_bar("writing the page", quiet) as bar:
         bar(0, 1)
         results = load_results(opened)

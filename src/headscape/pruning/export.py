@@ -34,7 +34,7 @@ from headscape.pruning.compensation import Fitted, digest_of, fit_compensation, 
 from headscape.pruning.forms import PrunedCopy, Removed
 from headscape.pruning.savings import Change
 from headscape.runs import human_bytes, without_places
-from headscape.storage import read_json, write_json
+from headscape.storage import check_place, read_json, write_json
 from headscape.tensor import HeadId
 
 __all__ = ["KINDS", "Change", "Export", "check_kind", "check_target", "export_pruned"]
@@ -247,7 +247,11 @@ def _check(model: Model, heads: Iterable[Any], kind: str) -> dict[str, list[int]
 
 
 def check_target(target: Path, facts: Mapping[str, Any]) -> bool:
-    """Whether a folder or file holds a finished export with these facts; `InputError` for any other that is not empty."""
+    """Whether a folder or file holds a finished export with these facts.
+
+    Raises an `InputError` for any other that is not empty, and where nothing can be written.
+    """
+    check_place(target)
     if not target.exists() or (target.is_dir() and not any(target.iterdir())):
         return False
     with suppress(OSError, ValueError, TypeError, KeyError, AttributeError):

@@ -56,8 +56,7 @@ def open_result(run: Run | str | Path, study: str, key: str | None = None) -> Re
     if not kept:
         which = study if key is None else f"{study} {key}"
         raise InputError(f"{opened.path} has no finished study {which}; run `headscape {study} {opened.path}`")
-    kept[-1].check(opened)
-    return kind.load(kept[-1].path)
+    return kept[-1].result(opened, kind)
 
 
 def load_results(run: Run) -> list[Result | tuple[str, Exception | str]]:
@@ -70,8 +69,7 @@ def load_results(run: Run) -> list[Result | tuple[str, Exception | str]]:
         latest = newest_by_block(run, name)
         for kept in latest:
             try:
-                kept.check(run)
-                found.append(result_class(name).load(kept.path))
+                found.append(kept.result(run, result_class(name)))
             except HeadscapeError as error:
                 found.append((name, error))
         if latest:

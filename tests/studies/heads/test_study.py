@@ -1,5 +1,7 @@
 """Heads are found by role: in a network whose induction head is made by hand, and in no random one."""
 
+import shutil
+
 import numpy as np
 import pytest
 import torch
@@ -121,6 +123,10 @@ def test_a_run_and_its_organized_result_say_the_same(tmp_path):
     after = hs.find_heads(tmp_path / "run", "induction", top=None)
     assert before.equals(after) and hs.find_heads(result, "induction", top=None).equals(after)
     assert result.heads["role"].tolist()[2] == "induction"
+    batches = tmp_path / "run" / "attention"
+    shutil.copy(batches / "batch-0000.safetensors", batches / "batch-0001.safetensors")
+    with pytest.raises(hs.InputError, match="made of another batch 1"):
+        hs.find_heads(tmp_path / "run", "induction")
 
 
 def test_what_cannot_be_found_is_said():

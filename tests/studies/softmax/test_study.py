@@ -14,6 +14,7 @@ from headscape.geometry.questionnaire import Questionnaire
 from headscape.studies.softmax.head import COLUMNS, VARIANTS, Head, as_probabilities, log_attention, measure, organize
 from headscape.studies.softmax.result import ALL_VARIANTS, HEAD_VARIANTS, SoftmaxResult
 from headscape.studies.softmax.study import head_maps, softmax
+from hostile import rearranged
 from planted_scores import imported, scores_of
 from tiny import Letters
 from zoo import make
@@ -293,6 +294,17 @@ def test_a_window_the_scores_do_not_show_is_refused():
     cap = hs.capture(model, ["abcdefgh" * 8], tokens=20, batches=1, keep=("probs", "scores"))
     with pytest.raises(hs.InputError, match="has a window or a sink"):
         softmax(cap)
+
+
+def test_every_batch_is_checked_before_anything_is_written(tmp_path):
+    model = hs.wrap_module(make("gpt2"), tokenizer=Letters())
+    hs.capture(model, ["abcdefgh" * 8], tokens=12, batches=2, keep=("probs", "scores"), out=tmp_path)
+    spoiled = tmp_path / "attention" / "batch-0001.safetensors"
+    rearranged(spoiled, lambda found: found.update({n: a * 0.5 for n, a in found.items() if n.startswith("probs/")}))
+    before = sorted(tmp_path.rglob("*"))
+    with pytest.raises(hs.InputError, match="differs from its probabilities"):
+        softmax(tmp_path)
+    assert sorted(tmp_path.rglob("*")) == before
 
 
 # ---------------------------------------------------------------------- the command

@@ -7,6 +7,7 @@ import sys
 import threading
 import time
 from functools import partial
+from multiprocessing import forkserver
 from pathlib import Path
 
 import dask
@@ -32,9 +33,18 @@ from headscape.studies.work.folder import study_folder
 from headscape.studies.work.how import Work
 from headscape.studies.work.units import reachable, run_units
 from headscape.version import __version__
+from killing import FORKS
 
 pytestmark = pytest.mark.xdist_group("dask")
 LIMIT = 300  # seconds a test may take on a very busy machine; each takes a few on a quiet one
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _forked():
+    """Workers come from the server that has imported everything; a user's are started one by one, to the same effect."""
+    forkserver.ensure_running()  # before processes are counted
+    with dask.config.set({"distributed.worker.multiprocessing-method": FORKS.get_start_method()}):
+        yield
 
 
 @pytest.fixture(autouse=True)

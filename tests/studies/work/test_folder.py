@@ -13,7 +13,7 @@ from headscape.fingerprints import file_hash
 from headscape.locks import locked
 from headscape.results import Result
 from headscape.runs import Run
-from headscape.studies.work.folder import kept_studies, newest, study_folder
+from headscape.studies.work.folder import kept_studies, newest_by_block, study_folder
 from headscape.studies.work.how import Work
 
 INPUTS = {"batch 0": "abc"}
@@ -46,6 +46,11 @@ def study(run, settings, inputs=INPUTS, finish=True, resume=False):
         if finish:
             folder.save(Small(settings["seed"]))
     return folder
+
+
+def newest(run):
+    """The newest finished one; the studies here know no blocks."""
+    return next(iter(newest_by_block(run, "small")), None)
 
 
 def aged(folder, seconds):
@@ -129,27 +134,27 @@ def test_resuming_where_nothing_was_begun_begins(run):
 
 
 def test_the_newest_is_the_one_finished_last(run):
-    assert newest(run, "small") is None and kept_studies(run, "small") == []
+    assert newest(run) is None and kept_studies(run, "small") == []
     first, second = study(run, {"seed": 0}), study(run, {"seed": 1})
     unfinished = study(run, {"seed": 2}, finish=False)
     aged(first, 2000), aged(second, 1000)
     assert [kept.path.name for kept in kept_studies(run, "small")] == [unfinished.key, second.key, first.key]
     assert [kept.finished for kept in kept_studies(run, "small")] == [None, 1000, 2000]
-    assert newest(run, "small").path == run.path / "small" / first.key
-    assert newest(run, "small").facts["settings"] == {"seed": 0}
+    assert newest(run).path == run.path / "small" / first.key
+    assert newest(run).facts["settings"] == {"seed": 0}
     assert Small.load(run.path / "small").value == 0
 
 
 def test_an_unfinished_study_is_not_the_newest(run):
     study(run, {"seed": 0}, finish=False)
-    assert newest(run, "small") is None and len(kept_studies(run, "small")) == 1
+    assert newest(run) is None and len(kept_studies(run, "small")) == 1
 
 
 @pytest.mark.parametrize("content", ["{", "[1]"])
 def test_a_damaged_study_is_listed_without_facts(run, content):
     folder = study(run, {"seed": 0})
     (folder.path / "study.json").write_text(content)
-    assert newest(run, "small").facts == {}
+    assert newest(run).facts == {}
 
 
 def test_a_study_is_deleted_with_the_units_that_nobody_shares(run):
@@ -193,16 +198,24 @@ def test_a_gap_in_the_batches_is_said(run):
 
 
 def test_a_result_of_other_batches_is_refused_by_name(run):
-    """F4: an exchanged batch is told, one that is gone is not."""
+    """F4, F5: an exchanged batch is told, and one that is gone; a new one is not, nor that none is left."""
     lose(run)
-    hashes = {f"batch {i}": file_hash(run.batch_path(i)) for i in range(4)}
+    hashes = {f"batch {i}": file_hash(run.batch_path(i)) for i in range(3)}
     study(run, {"seed": 0}, hashes)
-    assert newest(run, "small") is not None
-    run.batch_path(3).unlink()
-    assert newest(run, "small") is not None
+    kept = newest(run)
+    assert kept.result(run, Small).value == 0
+    before = run.batch_path(1).read_bytes()
     run.batch_path(1).write_bytes(b"another")
     with pytest.raises(InputError, match="made of another batch 1 than is there now"):
-        newest(run, "small")
+        kept.result(run, Small)
+    run.batch_path(1).unlink()
+    with pytest.raises(InputError, match="made of batch 1, which is gone"):
+        kept.result(run, Small)
+    run.batch_path(1).write_bytes(before)
+    assert kept.result(run, Small).value == 0
+    for i in range(4):
+        run.batch_path(i).unlink()
+    assert kept.result(run, Small).value == 0
 
 
 def test_what_is_being_written_is_not_deleted(run):

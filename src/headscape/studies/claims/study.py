@@ -224,7 +224,7 @@ class _Test:
         """Findings of earlier, larger studies of the run, for claims that the one made here leaves out."""
         kept = [one for one in kept_studies(self.run, study) if one.finished is not None]
         larger = [one for one in kept if one.facts.get("settings", {}).get("study") is True]
-        return _load(study, larger[-1].path).findings() if larger else []
+        return larger[-1].result(self.run, _kind(study)).findings() if larger else []
 
 
 def sampled(heads: Sequence[HeadId]) -> list[str]:
@@ -234,10 +234,10 @@ def sampled(heads: Sequence[HeadId]) -> list[str]:
     return [str(head) for head in heads if head.layer in kept and head.head < SAMPLED]
 
 
-def _load(study: str, path: Path) -> Result:
+def _kind(study: str) -> type[Result]:
     from headscape.studies import result_class
 
-    return result_class(study).load(path)
+    return result_class(study)
 
 
 def _newest(path: Path, study: str) -> Result:

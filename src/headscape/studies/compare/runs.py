@@ -110,8 +110,6 @@ def _organized_blocks(path: Path) -> dict[str, Kept]:
     if not found:
         state = "is organized only in part" if kept_studies(run, OrganizeResult.study) else "has not been organized"
         raise InputError(f"{path} {state}; run `headscape organize {path}` first")
-    for kept in found.values():
-        kept.check(run)
     return found
 
 
@@ -132,7 +130,7 @@ def _of_one_block(runs: Sequence[Mapping[str, Kept]], names: Sequence[str], bloc
 
 def _read(path: Path, name: str, kept: Kept) -> OrganizedRun:
     run = Run.open(path)
-    result = OrganizeResult.load(kept.path)
+    result = kept.result(run, OrganizeResult)
     files = batch_files(kept)
     missing = [file for file in files if not file.exists()]
     if missing:

@@ -114,7 +114,7 @@ def _results_of(source: Any) -> list[OrganizeResult]:
     if isinstance(source, (Capture, AttentionTensor)):
         return []
     run = source if isinstance(source, Run) else Run.open(source)
-    found = [OrganizeResult.load(kept.path) for kept in newest_by_block(run, OrganizeResult.study)]
+    found = [kept.result(run, OrganizeResult) for kept in newest_by_block(run, OrganizeResult.study)]
     return [result for result in found if len(result.roles)]
 
 

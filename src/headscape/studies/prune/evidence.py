@@ -28,7 +28,7 @@ def add_organized(evidence: Evidence, captured: Capture, controls: bool = True) 
     for kept in reversed(kept_studies(captured.run, OrganizeResult.study)):
         settings = kept.facts.get("settings", {})
         if kept.finished and (settings.get("block"), settings.get("kind")) == (evidence.heads[0].block, "probs"):
-            organized = OrganizeResult.load(kept.path)
+            organized = kept.result(captured.run, OrganizeResult)
             more = [control_entropies(captured, organized, evidence.seed)] if controls else []
             evidence.frame = pd.concat([organized.to_frame(), *more], axis=1)
             evidence.distances, evidence.tree = organized.distances, organized.tree

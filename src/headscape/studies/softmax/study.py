@@ -106,11 +106,11 @@ def softmax(
         **{"show": [str(head) for head in named_heads(chosen, show)] if show else [], "seed": random_state},
         "questionnaire": _settings(questionnaire or Questionnaire()),
     }
-    for layer in _layers(captured, 0, chosen):
+    n = min(batches, len(captured))
+    for layer in (layer for i in range(n) for layer in _layers(captured, i, chosen)):
         layer.load()  # what cannot be decomposed is refused before anything is written
     own, other = models_of(captured, model, control, loader or Loader(say=work.say), random_state, "no functional test")
     samples = [] if own is None else _samples(own, captured, chosen_block)
-    n = min(batches, len(captured))
     named = {"model": own, "control": other}
     inputs = captured.content(n) | {k: [one.fingerprint, one.dtype] for k, one in named.items() if one is not None}
     with (

@@ -14,7 +14,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from headscape.errors import InputError
 from headscape.fingerprints import digest, file_hash
@@ -25,10 +25,11 @@ from headscape.runs import Run
 from headscape.storage import LOCK, read_json, write_json, writes_to
 from headscape.studies.work.how import Work
 
-__all__ = ["Folder", "Kept", "kept_studies", "newest", "newest_by_block", "study_folder"]
+__all__ = ["Folder", "Kept", "kept_studies", "newest_by_block", "study_folder"]
 
 UNITS = "units"
 KEY_LETTERS = 12
+R = TypeVar("R", bound=Result)
 
 
 @dataclass(frozen=True)
@@ -118,15 +119,24 @@ class Kept:
         """Where it is, with its units."""
         return Folder(self.study, self.path.name, self.path, self.path.parent / UNITS)
 
+    def result(self, run: Run, kind: type[R]) -> R:
+        """Its result, the one way in which a kept study of a run is read; an `InputError` as in `check`."""
+        self.check(run)
+        return kind.load(self.path)
+
     def check(self, run: Run) -> None:
-        """Raise an `InputError` if a batch it read is another one now; batches that are gone or new do not count."""
+        """Raise an `InputError` if a batch it read is another one now, or is gone where others are left.
+
+        Batches that are new do not count, nor that all are gone: what is not there is not taken for something else.
+        """
         said = self.facts.get("inputs")
-        inputs = said if isinstance(said, dict) else {}
-        for number in run.finished_batches if inputs else ():
-            if inputs.get(f"batch {number}", "") not in ("", file_hash(run.batch_path(number))):
+        read = {n: h for n, h in said.items() if n.startswith("batch ")} if isinstance(said, dict) else {}
+        there = {f"batch {number}": run.batch_path(number) for number in run.finished_batches if read}
+        for name, content in read.items() if there else ():
+            if name not in there or content != file_hash(there[name]):
+                found = f"another {name} than is there now" if name in there else f"{name}, which is gone"
                 raise InputError(
-                    f"the study {self.study} in {run.path} was made of another batch {number} than is there now; run "
-                    f"`headscape {self.study} {run.path}` again"
+                    f"the study {self.study} in {run.path} was made of {found}; run `headscape {self.study} {run.path}` again"
                 )
 
     @property
@@ -158,15 +168,6 @@ def kept_studies(run: Run | Path, study: str) -> list[Kept]:
         facts = {k: v for k, v in facts.items() if isinstance(v, dict)} if isinstance(facts, dict) else {}
         found.append(Kept(study, file.parent, facts, finished))
     return sorted(found, key=lambda kept: kept.finished or 0)
-
-
-def newest(run: Run, study: str) -> Kept | None:
-    """The newest finished study of a kind, None if there is none; `InputError` if its batches are others now."""
-    found = [kept for kept in kept_studies(run, study) if kept.finished is not None]
-    if not found:
-        return None
-    found[-1].check(run)
-    return found[-1]
 
 
 def newest_by_block(run: Run, study: str) -> list[Kept]:
