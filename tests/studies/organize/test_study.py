@@ -10,7 +10,7 @@ from headscape.studies import load_results
 from headscape.studies.organize.result import ENTROPIES, OrganizeResult
 from headscape.studies.organize.study import organize
 from headscape.studies.organize.units import shuffled_rows
-from headscape.studies.work.folder import kept_studies, newest
+from headscape.studies.work.folder import kept_studies, newest_by_block
 
 
 def planted_batches(n_batches=3, noise=1.0, shape=(32, 32, 16)):
@@ -180,7 +180,7 @@ def test_a_finished_batch_is_not_done_again_and_other_settings_have_a_folder_of_
     organize(copy, questionnaire=hs.Questionnaire(n_iter=1))
     assert first.stat().st_mtime_ns == before and (kept.path / "result.json").read_bytes() == result
     earlier, later = kept_studies(hs.Run.open(copy), "organize")
-    assert earlier.path == kept.path and newest(hs.Run.open(copy), "organize") == later
+    assert earlier.path == kept.path and newest_by_block(hs.Run.open(copy), "organize") == [later]
     assert hs.open_result(copy, "organize").settings["questionnaire"]["n_iter"] == 1
     assert hs.open_result(copy, "organize", kept.path.name[:6]).settings["questionnaire"]["n_iter"] == 3
 
