@@ -74,6 +74,12 @@ def test_a_row_per_claim_with_the_verdict_and_the_number_of_its_study(imported, 
     assert row["figure"] in {figure.id for figure in own.figures()}
 
 
+def test_the_headline_counts_the_claims_of_all_papers(result):
+    counts = result.claims["verdict"].value_counts()
+    assert result.headline().startswith(f"of {len(result.claims)} claims ")
+    assert f"{counts['not applicable']} are not about this model" in result.headline()
+
+
 def test_what_the_run_does_not_have_is_not_applicable_or_says_what_to_do(result):
     rows = result.claims.set_index("claim")
     assert (

@@ -66,12 +66,15 @@ class ClaimsResult(Result):
             found.append((str(paper), short.assign(claim=rows["claim"])[["claim", "statement", "value", "verdict"]]))
         return found
 
+    def headline(self) -> str:
+        """How many claims hold, of all papers together."""
+        return f"of {len(self.claims)} claims {_counted(self.claims)}"
+
     def findings(self) -> list[Finding]:
         """How many claims of each paper hold. The claims themselves are findings of the studies that test them."""
         found = []
         for paper, rows in self.papers().items():
-            counts = [(verdict, int((rows["verdict"] == verdict).sum())) for verdict in VERDICTS]
-            said = ", ".join(f"{n} {_WORDS[verdict][n > 1]}" for verdict, n in counts if n)
+            said = _counted(rows)
             of = f"of {len(rows)} claims {said}" if len(rows) > 1 else f"its one claim {said.removeprefix('1 ')}"
             found.append(Finding(f"{paper.authors} ({paper.year}): {of}.", f"claims-{paper.id}"))
         return found
@@ -93,3 +96,9 @@ _WORDS = {
     "cannot tell": ("cannot be decided", "cannot be decided"),
     "not applicable": ("is not about this model", "are not about this model"),
 }
+
+
+def _counted(rows: pd.DataFrame) -> str:
+    """How many claims have each verdict."""
+    counts = [(verdict, int((rows["verdict"] == verdict).sum())) for verdict in VERDICTS]
+    return ", ".join(f"{n} {_WORDS[verdict][n > 1]}" for verdict, n in counts if n)
