@@ -8,7 +8,7 @@ import pandas as pd
 import typer
 
 from headscape.cli import options as o
-from headscape.cli.shared import app, out, print_frame, print_json, sayer
+from headscape.cli.shared import app, err, out, print_frame, print_json
 
 
 @app.command(epilog="Examples: `headscape heads runs/book`, `headscape heads runs/book --role induction --top 5`")
@@ -30,8 +30,7 @@ def heads(
     from headscape.studies.heads import find_heads
 
     meanings = ROLES | BLOCK_ROLES
-    if gap := Run.open(run).gap:
-        sayer(as_json)(gap)
+    opened = Run.open(run)
     tables: dict[str, pd.DataFrame] = {}
     for name in meanings if role is None else [find_role(role)]:
         try:
@@ -41,6 +40,8 @@ def heads(
                 raise
             continue  # a pattern that nothing here can show
         tables[name] = found.head(top) if role is not None else found[found["holds"]].head(top)
+    if opened.gap:
+        err.print(opened.gap)  # also of JSON, which goes elsewhere
     if as_json:
         print_json({name: as_records(table) for name, table in tables.items()})
         return

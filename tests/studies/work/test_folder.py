@@ -192,7 +192,7 @@ def test_a_gap_in_the_batches_is_said(run):
     """F5: a study of batches 0 and 2 says that 1 is missing."""
     lose(run, 1)
     said = []
-    with study_folder(run, "small", {"seed": 0}, INPUTS, Work(say=said.append)):
+    with study_folder(run, "small", {"seed": 0}, INPUTS, Work.of(say=said.append)):
         pass
     assert len(said) == 1 and "has a gap: batch 1 is missing" in said[0]
 

@@ -96,7 +96,7 @@ def organize(
     settings = _settings(questionnaire or Questionnaire())
     loader = loader or Loader(say=work.say)
     first = control[0] if isinstance(control, Sequence) else control
-    own, other = models_of(captured, model, first, loader, random_state, "no induction scores")
+    own, other = models_of(captured, model, first, loader, random_state, "no induction scores", work.warn)
     draws: list[Callable[[], Model]] = [partial(_same, one) for one in ([] if other is None else [other])]
     if isinstance(control, Sequence):
         draws = [partial(_same, one) for one in control]
@@ -146,7 +146,7 @@ def _say_memory(captured: Capture, block: str, kind: Kind, questionnaire: Questi
     fit = questionnaire.plan(shape, AXES, 4, held=True, threads=work.threads).memory
     needed = unit_memory(shape, fit)
     if needed > 1.2 * limit:
-        work.say(
+        work.warn(
             f"the memory limit of {human_bytes(limit)} holds for each fit, but a batch of {' x '.join(map(str, shape))} with "
             f"its null and coefficients takes about {human_bytes(needed)} per job; fewer tokens or heads, or a pooled "
             "capture, take less"
