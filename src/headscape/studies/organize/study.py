@@ -146,7 +146,7 @@ def _say_memory(captured: Capture, block: str, kind: Kind, questionnaire: Questi
     fit = questionnaire.plan(shape, AXES, 4, held=True, threads=work.threads).memory
     needed = unit_memory(shape, fit)
     if needed > 1.2 * limit:
-        work.warn(
+        work.say(
             f"the memory limit of {human_bytes(limit)} holds for each fit, but a batch of {' x '.join(map(str, shape))} with "
             f"its null and coefficients takes about {human_bytes(needed)} per job; fewer tokens or heads, or a pooled "
             "capture, take less"
