@@ -98,8 +98,12 @@ def test_a_finished_export_whose_weights_were_changed_is_not_believed(tmp_path):
     export_pruned(model, [(0, 0)], tmp_path / "out", "masked")
     other = make("gpt2", seed=1)
     other.save_pretrained(tmp_path / "out")
-    with pytest.raises(hs.HeadscapeError, match="away from the ablated model's"):
-        export_pruned(model, [(0, 0)], tmp_path / "out", "masked")
+    weights = tmp_path / "out" / "model.safetensors"
+    for damaged in (weights.read_bytes(), weights.read_bytes()[:1000]):
+        weights.write_bytes(damaged)
+        with pytest.raises(hs.InputError, match="was changed after it was written.*; remove it"):
+            export_pruned(model, [(0, 0)], tmp_path / "out", "masked")
+        assert weights.read_bytes() == damaged
 
 
 def test_an_export_that_was_killed_is_made_again(tmp_path, monkeypatch):
