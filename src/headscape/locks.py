@@ -78,7 +78,7 @@ def _alive(pid: int) -> bool:
 
 def _stale(path: Path, holder: Holder | None, now: float) -> bool:
     """Whether nobody holds the lock any more; `now` is the time of its file system, whose clock may be another."""
-    if holder is not None and (holder.host, holder.space) == (socket.gethostname(), _space()):
+    if holder is not None and holder.host == socket.gethostname() and holder.space in ("", _space()):
         birth = _birth(holder.pid)
         return not _alive(holder.pid) or (bool(birth and holder.birth) and birth != holder.birth)
     with suppress(OSError):

@@ -41,7 +41,7 @@ def heads(
             continue  # a pattern that nothing here can show
         tables[name] = found.head(top) if role is not None else found[found["holds"]].head(top)
     if opened.gap:
-        err.print(opened.gap)  # also of JSON, which goes elsewhere
+        err.print(opened.gap, soft_wrap=True)  # also of JSON, which goes elsewhere
     if as_json:
         print_json({name: as_records(table) for name, table in tables.items()})
         return

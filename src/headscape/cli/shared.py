@@ -39,7 +39,7 @@ err = Console(stderr=True, markup=False, emoji=False, highlight=False)
 
 def sayer(quiet: bool) -> Callable[[str], None]:
     """What prints lines worth reading, or nothing."""
-    return (lambda _: None) if quiet else (lambda line: err.print(line))
+    return (lambda _: None) if quiet else (lambda line: err.print(line, soft_wrap=True))
 
 
 class Bars:

@@ -51,7 +51,8 @@ def test_what_a_result_lacks_without_its_model_is_said_also_of_a_quiet_command(c
             main()
         assert not end.value.code
         lacks = f"no induction scores: the model of {run.path} is not at"
-        assert " ".join(capsys.readouterr().err.split()).startswith(lacks)
+        (line,) = capsys.readouterr().err.splitlines()
+        assert line.startswith(lacks)
         with pytest.warns(UserWarning, match=lacks):
             hs.organize(run)
         said = []
