@@ -112,6 +112,8 @@ def organize(
     inputs = captured.content() | {
         name: one.fingerprint for name, one in (("model", own), ("control", other)) if one is not None
     }
+    if isinstance(control, Sequence):  # drawn ones follow from the first and the seed
+        inputs |= {f"control {i}": one.fingerprint for i, one in enumerate(control) if i}
     with (
         work.started(None if captured.run is None else captured.run.path),
         study_folder(captured.run, OrganizeResult.study, facts, inputs, work) as folder,

@@ -14,6 +14,7 @@ import pandas as pd
 from headscape.attention.samples import replayed
 from headscape.attention.threads import torch_threads
 from headscape.captures import Capture, open_capture
+from headscape.checks import integer
 from headscape.checks import seed as check_seed
 from headscape.compiled import free_threads
 from headscape.errors import InputError
@@ -176,6 +177,7 @@ def prune(
     tiny without 2 of 8 heads, ...
     """
     check_seed(random_state)
+    integer("windows", windows)
     work = Work.of(**how)
     compared = list(criteria if criteria is not None else STUDY_CRITERIA if study else DEFAULT_CRITERIA)
     ranking = (criterion, compensation, compared, _plain(budget), n_heads, [float(f) for f in fractions], evaluations)

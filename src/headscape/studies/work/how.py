@@ -9,6 +9,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Protocol, TypedDict, Unpack
 
+from headscape.checks import integer
 from headscape.studies.work.engines import Engine, LocalEngine, engine_of
 
 __all__ = ["How", "Progress", "Say", "Steps", "Work"]
@@ -65,7 +66,8 @@ class Work:
         engine = engine_of(how.get("engine", "local"), how.get("jobs", 1))
         kept = {name: options[name] for name in ("resume", "progress", "say") if name in options}
         warn = how.get("warn") or how.get("say") or _warn
-        return cls(engine, how.get("threads"), warn=warn, **kept)  # type: ignore[arg-type]
+        threads = how.get("threads")
+        return cls(engine, None if threads is None else integer("threads", threads, low=1), warn=warn, **kept)  # type: ignore[arg-type]
 
     @property
     def threads(self) -> int:
