@@ -149,3 +149,11 @@ def test_deleting_a_run_does_not_take_what_is_not_of_headscape(headscape, tmp_pa
     (run.path / "thesis.txt").unlink()
     headscape("runs", "delete", "runs/a", "--yes")
     assert not run.path.exists()
+
+
+def test_a_lost_batch_shows_in_the_list(headscape):
+    np.save("a.npy", np.stack([attention()] * 3))
+    hs.import_array("a.npy", "runs/a", layout="batch,layer,head,query,key")
+    assert " 3/3 " in headscape("runs", "list")
+    Run.open("runs/a").batch_path(1).unlink()
+    assert " 2/3 " in headscape("runs", "list")

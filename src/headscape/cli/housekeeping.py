@@ -62,7 +62,8 @@ def _row(run: Run) -> list[str]:
     from headscape.runs import human_bytes
 
     source = run.model_source or run.meta.get("inputs", {}).get("file", "")
-    batches = f"{run.n_finished}/{run.meta.get('config', {}).get('batches', run.n_finished)}"
+    expected = run.meta.get("config", {}).get("batches", run.n_finished + len(run.missing_batches))
+    batches = f"{run.n_finished}/{expected}"
     done = Counter(kept.study for kept in _kept(run) if kept.finished is not None)
     counts = Counter(kept.study for kept in _kept(run))
     studies = ", ".join(f"{name} {done[name]}/{n}" for name, n in counts.items())
