@@ -83,7 +83,8 @@ class Trial:
     def left(self):
         """What nobody may find after an orderly stop, nor after a command that ended well."""
         folders = [p for p in self.place.iterdir() if p.is_dir() and p.name != "scratch"]
-        return [p for f in folders for p in f.rglob("*") if p.name.endswith((".partial", ".lock")) or p.name[0] == "."]
+        places = [*self.place.glob(".*"), *(p for f in folders for p in f.rglob("*"))]
+        return [p for p in places if p.name.endswith((".partial", ".lock")) or p.name[0] == "."]
 
 
 PLACES = {"run", "organized", "other", "compared", "small", "text.txt"}

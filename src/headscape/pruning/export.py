@@ -271,13 +271,14 @@ def _appearing(target: Path, origin: Mapping[str, Any]) -> Iterator[tuple[Path, 
 
     Where the target holds this very export already, the target itself, and True.
     """
-    if check_target(target, origin):
-        yield target, True
-        return
+    check_target(target, origin)  # before a lock is made beside it
     place = target.resolve()
     file = place.suffix == ".gguf"
     folder = place.with_name(f".{place.stem}.partial.gguf" if file else f".{place.name}.partial")
     with locked(place.with_name(f".{place.name}.lock"), f"the model in {target}", lambda _: None):
+        if check_target(target, origin):
+            yield target, True
+            return
         _clear(folder)  # of an export that was killed
         if not file:
             folder.mkdir()
