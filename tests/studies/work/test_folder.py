@@ -13,6 +13,8 @@ from headscape.fingerprints import file_hash
 from headscape.locks import locked
 from headscape.results import Result
 from headscape.runs import Run
+from headscape.storage import write_json
+from headscape.studies import load_results
 from headscape.studies.work.folder import kept_studies, newest_by_block, study_folder
 from headscape.studies.work.how import Work
 
@@ -231,3 +233,9 @@ def test_what_is_being_written_is_not_deleted(run):
     assert not folder.path.exists() and not folder.units.exists()
     run.delete()
     assert not run.path.exists()
+
+
+def test_a_study_of_version_0_1_is_not_read_and_its_remedy_is_named(run):
+    write_json(run.path / "organize" / "result.json", {"format": 1})
+    (found,) = load_results(run)
+    assert found == ("organize", f"written by headscape 0.1: run `headscape organize {run.path}` again")
