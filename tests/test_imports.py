@@ -145,6 +145,7 @@ def saved(tmp_path, values, **options):
         (attention(), {"layout": "head,head,query,key"}, "once each"),
         (attention(), {"layout": "query,key"}, "must name query, key and head"),
         (attention().astype(complex), {}, "attention is real numbers"),
+        (attention().astype(complex), {"kind": "scores"}, "attention is real numbers"),
     ],
 )
 def test_a_refused_import_leaves_nothing(tmp_path, values, options, match):

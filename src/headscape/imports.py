@@ -192,7 +192,7 @@ def _unmasked(maps: Array, kind: str) -> Array:
     """Scores (..., query, key) whose future is masked by -inf, as TransformerLens keeps them, with 0 there instead."""
     n_query, n_key = maps.shape[-2:]
     future = ~np.tri(n_query, n_key, k=n_key - n_query, dtype=bool)
-    if kind != "scores" or not future.any() or not np.isneginf(maps[..., future]).all():
+    if kind != "scores" or maps.dtype.kind != "f" or not future.any() or not np.isneginf(maps[..., future]).all():
         return maps
     return np.where(future, 0, maps)
 
