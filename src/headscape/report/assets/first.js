@@ -66,7 +66,8 @@ function buildFilter() {
     if (event.key === "Escape") { search.value = filter.text = ""; applyFilter(); }
     if (event.key !== "Enter") return;
     const found = applyFilter();
-    if (found.length) { select(found[0]); cellOf.get(found[0])?.focus(); }
+    const best = data.strongest.find((i) => found.includes(i)) ?? found[0]; // of a role or a layer: its strongest head
+    if (found.length) { select(best); cellOf.get(best)?.focus(); }
   });
   for (const chip of document.querySelectorAll(".roles button")) {
     chip.addEventListener("click", () => {
