@@ -157,9 +157,8 @@ def finish(
         known = [claim(finding.claim) for finding in findings if finding.citation is not None and finding.claim]
         for source in dict.fromkeys(one.source for one in known):
             out.print(f"Claims tested: {source}.", style="dim")
-    lines = [
-        f"{f'{b}: ' if len(results) > 1 and (b := getattr(r, 'block', '')) else ''}{r.headline()}" for r in results
-    ]
+    several = sum(hasattr(result, "block") for result in results) > 1
+    lines = [f"{f'{b}: ' if several and (b := getattr(r, 'block', '')) else ''}{r.headline()}" for r in results]
     look = f"headscape report {at} --open" if page is None else page.resolve()
     for line in beside:
         out.print(line, soft_wrap=True)
