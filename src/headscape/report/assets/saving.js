@@ -36,6 +36,6 @@ const saveButton = (act, what) => el("button", { type: "button", class: "save", 
 function addSaving() {
   for (const box of document.querySelectorAll("figure.card [data-figure]")) {
     const card = box.closest("figure");
-    card.querySelector(".tools").append(saveButton(() => save(card, card.id.replace(/^fig-/, "")), card.querySelector("h3").textContent));
+    card.querySelector(".tools").append(saveButton(async () => { await drawNow(box); save(card, card.id.replace(/^fig-/, "")); }, card.querySelector("h3").textContent));
   }
 }
