@@ -178,6 +178,8 @@ def test_what_cannot_be_found_is_said():
     X = hs.AttentionTensor(np.full((3, 3, 2), 1 / 3))
     with pytest.raises(hs.InputError, match="nothing here can show the role 'induction'"):
         hs.find_heads(X, "induction")
+    with pytest.raises(hs.InputError, match="'punctuation': it needs punctuation or separators among the tokens"):
+        hs.find_heads(X, "separator")
     with pytest.raises(hs.InputError, match="top must be at least 1"):
         hs.find_heads(X, "self", top=0)
     with pytest.raises(hs.InputError, match="no role is called"):

@@ -15,7 +15,7 @@ from headscape.captures import Capture, open_capture
 from headscape.checks import integer
 from headscape.checks import seed as check_seed
 from headscape.errors import InputError
-from headscape.roles import PROBED, RoleFunction, batch_roles, find_role, role_table
+from headscape.roles import BLOCK_ROLES, PROBED, RoleFunction, batch_roles, find_role, role_table
 from headscape.runs import Run
 from headscape.studies.organize import OrganizeResult
 from headscape.studies.organize.heads import probed, probed_roles
@@ -33,6 +33,15 @@ __all__ = ["find_heads"]
 
 SHUFFLES = 19
 """Draws of shuffled rows that a head must beat to have a role of one's own: one head of noise in twenty does."""
+
+NEEDS = {
+    "induction": "tokens that come again, or the model itself (model=)",
+    "duplicate": "tokens that come again, or the model itself (model=)",
+    "punctuation": "punctuation or separators among the tokens",
+    "next": "a network that looks ahead",
+    **dict.fromkeys(BLOCK_ROLES, "a pooled capture"),
+}
+"""What a role cannot be seen without, beside probabilities."""
 
 
 def find_heads(
@@ -108,8 +117,8 @@ def _named(source: Any, role: str, block: str | None, model: Any, seed: int) -> 
     table = table[table["role"] == role] if len(table) else table
     if not len(table):
         raise InputError(
-            f"nothing here can show the role {role!r}: it needs probabilities, and tokens that repeat (induction, "
-            "duplicate) or can be looked ahead at (next); give such an input, or ask for another role, such as 'first'"
+            f"nothing here can show the role {role!r}: it needs {NEEDS.get(role, 'probabilities')}; give such an input, or "
+            "ask for another role, such as 'first'"
         )
     found = heads.iloc[table["number"]][["block", "layer", "head"]].reset_index(drop=True)
     for name in ("score", "chance", "share"):
