@@ -67,6 +67,7 @@ class Bars:
             self._task = self._bar.add_task(self._name, total=total, rate="")
         speed = self._bar.tasks[-1].speed
         rate = "" if not speed else f"{speed:.2g}/s" if speed >= 1 else f"{1 / speed:.2g} s each"
+        rate = "" if speed and speed > 100 else rate  # what was there already counts as done at once
         self._bar.update(self._task, completed=done, total=total, rate=rate)
 
     def close(self) -> None:
