@@ -145,10 +145,19 @@ def test_mistakes_are_named(folder):
         loaded(folder, device_map="disk", random_init=0)
 
 
-def test_dtype_auto_is_that_of_the_files(tmp_path):
-    make("llama").to(torch.bfloat16).save_pretrained(tmp_path)
-    model = hs.load_model(tmp_path, device="cpu", dtype="auto")
-    assert model.dtype == "bfloat16" and model.module.dtype == torch.bfloat16
+def test_dtype_auto_is_that_of_the_files_and_only_other_types_are_read_into_memory(tmp_path, monkeypatch):
+    from transformers import modeling_utils
+
+    ways, opens = [], modeling_utils.safe_open
+    monkeypatch.setattr(
+        modeling_utils, "safe_open", lambda *at, **how: ways.append(how.get("backend")) or opens(*at, **how)
+    )
+    saved = make("llama").to(torch.bfloat16)
+    saved.save_pretrained(tmp_path)
+    for dtype, kept, way in (("auto", "bfloat16", "mmap"), ("float32", "float32", "pread")):
+        model = hs.load_model(tmp_path, device="cpu", dtype=dtype)
+        assert model.dtype == kept and model.module.dtype == getattr(torch, kept) and ways.pop() == way
+        assert all(torch.equal(*pair) for pair in zip(model.module.parameters(), saved.parameters(), strict=True))
 
 
 def test_a_model_of_twice_the_memory_is_captured():
