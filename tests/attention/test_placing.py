@@ -99,7 +99,7 @@ def test_replayed_layers_get_their_own_forward_back(spread):
         assert torch.equal(spread.module(**ids).logits, before)
 
 
-def test_layers_streamedare_not_in_memory_and_cannot_be_changed(folder):
+def test_layers_streamed_are_not_in_memory_and_cannot_be_changed(folder):
     model = loaded(folder, device="disk")
     assert on_disk(model.module) and model.device == "cpu" and model.device_map == "disk"
     layers = [p for name, p in model.module.named_parameters() if ".layers." in name]
@@ -186,4 +186,10 @@ def test_studies_that_change_the_model_say_that_it_must_be_whole(folder, tmp_pat
     for study in (gaussian, collapse):
         with pytest.raises(hs.InputError, match="layers are on disk; load it whole"):
             study(run, model=model, threads=1)
+    for options in ({"out": tmp_path / "smaller"}, {"heal": 2}):
+        with pytest.raises(hs.InputError, match="layers are on disk; load it whole"):
+            hs.prune(run, model, TEXT, windows=3, n_heads=1, threads=1, **options)
+    with pytest.raises(hs.InputError, match="layers are on disk; load it whole"):
+        hs.export_pruned(model, [(0, 1)], tmp_path / "smaller")
+    assert not (tmp_path / "smaller").exists()
     assert {path.name for path in run.iterdir()} == {"attention", "run.json"}
