@@ -8,7 +8,7 @@ import numpy as np
 
 from headscape.intervals import mean_interval
 from headscape.results import Captions, FigureSpec
-from headscape.roles import BLOCK_ROLES, MIXED, ROLES, role_name
+from headscape.roles import BLOCK_ROLES, MIXED, ROLES
 
 if TYPE_CHECKING:
     from headscape.studies.series.result import SeriesResult
@@ -31,7 +31,7 @@ def _names(r: SeriesResult) -> list[str]:
 
 def _kinds(r: SeriesResult) -> list[str]:
     """Roles in the order of their colours: first those at the end, which the grid of heads has in the same colours."""
-    known = {role_name(role): i for i, role in enumerate((*ROLES, *BLOCK_ROLES))}
+    known = {role: i for i, role in enumerate((*ROLES, *BLOCK_ROLES))}
     held = {role for names in r.named for role in names}
     return sorted(held, key=lambda role: (role == MIXED, role not in r.named[-1], known.get(role, len(known))))
 
