@@ -38,7 +38,7 @@ def heads_by_role(scene: Scene) -> dict[str, list[int]]:
         score = scores.get(_key(role))
         if score is not None:
             heads.sort(key=lambda i, score=score: -float(np.nan_to_num(score[i])))  # type: ignore[misc]
-    return dict(sorted(found.items(), key=lambda item: rank.get(item[0], len(ORDER))))
+    return dict(sorted(found.items(), key=lambda item: rank.get(role_name(item[0]), len(ORDER))))
 
 
 def _key(role: str) -> str:
