@@ -134,7 +134,7 @@ class Captions:
 
 
 def _cell(value: Any) -> str:
-    if value is None or value != value:
+    if value is None or value is pd.NA or value != value:
         return "-"
     return f"{value:.4g}" if isinstance(value, float) else str(value)
 

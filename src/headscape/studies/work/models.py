@@ -94,7 +94,7 @@ def models_of(
     without: str,
     warn: Say,
 ) -> tuple[Model | None, Model | None]:
-    """The model and the control a study is to use: those given; for True the run's own, and its random weights.
+    """The model and the control a study is to use: those given; for True the capture's own, and its random weights.
 
     A study that can do without its model goes on when it cannot be loaded, and warns of what is left out (`without`); a
     control that was asked for is not left out silently.
@@ -103,7 +103,7 @@ def models_of(
         raise InputError("random weights need a run of a model; these are arrays in memory: give control=")
     own = model or None
     if model is True:
-        own = None if captured.run is None else loader.model_or_none(captured.run, without, warn)
+        own = captured.model if captured.run is None else loader.model_or_none(captured.run, without, warn)
     other = control or None
     if control is True:
         assert captured.run is not None
