@@ -67,8 +67,7 @@ def findings(r: GaussianResult) -> list[Finding]:
         found += _embeddings(r)
     if r.has("cosine_partial"):
         found.append(_cosine(r))
-    skipped = [*r.settings.get("left_out", []), *sorted({n for n in r.heads["note"] if n})]
-    return [*found, Finding(f"Left out: {'; '.join(skipped)}.")] if skipped else found
+    return [*found, Finding(f"Left out: {'; '.join(r.left_out)}.")] if r.left_out else found
 
 
 def _tested(

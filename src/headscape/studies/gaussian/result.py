@@ -100,6 +100,11 @@ class GaussianResult(Result):
     neighbours: Sequence[Sequence[str]] = ()
     settings: Mapping[str, Any]
 
+    @property
+    def left_out(self) -> list[str]:
+        """What could not be measured and why, of all layers or of some."""
+        return [*self.settings.get("left_out", []), *sorted({note for note in self.heads["note"] if note})]
+
     def to_frame(self) -> pd.DataFrame:
         """One row per head; its note only where some head has one."""
         return self.heads if self.heads["note"].astype(bool).any() else self.heads.drop(columns="note")
