@@ -120,9 +120,34 @@ def tables(name: str) -> str:
     study, _, stem = name.partition(" ")
     parts = []
     for title, rows in results(study)[stem]["tables"].items():
-        cells = [["" if value is None else value for value in row.values()] for row in rows]
+        cells = [[_plain(value) for value in row.values()] for row in rows]
         parts.append(f"**{title}**\n\n{table(list(rows[0]), cells)}")
     return "\n".join(parts)
+
+
+def _plain(value: object) -> str:
+    """A cell of a kept table: three digits of a number."""
+    return "" if value is None else f"{value:.3g}" if isinstance(value, float) else str(value)
+
+
+def variants(measure: str) -> str:
+    """A measure of the collapse study after the last layer: one row per variant, one column per model."""
+    known = {name: found["tables"]["After the last layer"] for name, found in results("collapse").items()}
+    rows = []
+    for variant in dict.fromkeys(row["variant"] for found in known.values() for row in found):
+        cells = []
+        for found in known.values():
+            row = next((row for row in found if row["variant"] == variant), None)
+            whole = None if row is None or measure != "residual" else _interval(row)
+            cells.append("-" if row is None else _plain(row[measure]) if whole is None else str(whole))
+        rows.append([variant, *cells])
+    return table([f"{measure} after the last layer", *known], rows)
+
+
+def _interval(row: dict) -> Interval | None:
+    """The residual of a variant with its interval, where it has one."""
+    low, high = row["residual_low"], row["residual_high"]
+    return None if low is None else Interval(row["residual"], low, high, row["n"])
 
 
 def checks(page: str) -> str:
@@ -175,7 +200,8 @@ def quantized(_: str) -> str:
 
 
 MAKERS = {
-    f.__name__: f for f in (verdicts, flagship, commands, findings, tables, checks, kept, coverage, listed, quantized)
+    f.__name__: f
+    for f in (verdicts, flagship, commands, findings, tables, variants, checks, kept, coverage, listed, quantized)
 }
 
 

@@ -122,6 +122,24 @@ def test_without_skip_a_layer_is_its_attention_alone():
     assert np.linalg.norm(found[1]) == pytest.approx(np.linalg.norm(found[0]), rel=1e-5)
 
 
+@pytest.mark.parametrize("skip", [False, 0.5])
+def test_without_skip_only_the_first_layer_runs_its_feed_forward_part(skip):
+    """The same bytes as where every layer runs to its end, which a forward that was replaced before makes it do."""
+    model, _, _ = layers_of("llama")
+    samples, layers = samples_for(model), model.module.model.layers
+    by_depth(model, samples)  # the first call looks for the layers by running the model
+    ran = []
+    for number, layer in enumerate(layers):
+        layer.mlp.register_forward_hook(lambda *_, number=number: ran.append(number))
+    short = by_depth(model, samples, skip=skip)
+    assert ran == [0] and not any("forward" in layer.__dict__ for layer in layers)
+    for layer in layers:
+        layer.forward = layer.forward
+    whole = by_depth(model, samples, skip=skip)
+    assert ran == [0, *range(len(layers))]
+    np.testing.assert_array_equal(np.stack(short), np.stack(whole))
+
+
 def test_alpha_scales_the_spectra_of_queries_and_keys():
     """alpha = 2 is Wq and Wk (and their biases) times 2 in a model without a norm of queries and keys."""
     model = wrap_module(zoo.make("llama-bias"), name="llama-bias")

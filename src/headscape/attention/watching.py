@@ -37,7 +37,7 @@ ROUNDING = 256
 
 
 class _SeenError(Exception):
-    """Ends a call of an attention layer that was made only to see its queries and keys."""
+    """Ends a call that was made only to see part of it: queries and keys, or the output of attention."""
 
 
 class _Watcher(Tap):
@@ -175,8 +175,8 @@ def _scaling(query: Tensor, key: Tensor, scores: Tensor, present: Tensor) -> tup
     Only entries that are present count: where softmax is intercepted, masked scores are not known.
     """
     key = key.repeat_interleave(query.shape[1] // key.shape[1], dim=1)
-    products = (query @ key.transpose(2, 3))[present]
-    scores = scores[present]
+    products = torch.where(present, query @ key.transpose(2, 3), 0.0)
+    scores = torch.where(present, scores, 0.0)
     factor = float((products * scores).sum() / (products * products).sum())
     return factor, float((scores - factor * products).norm() / scores.norm())
 
@@ -230,6 +230,31 @@ def layers_and_outputs(model: Model) -> list[tuple[nn.Module, nn.Module]]:
 
 
 @contextmanager
+def _cut_short(layer: nn.Module, attended: list[Tensor]) -> Iterator[bool]:
+    """Let a layer return what `attended` holds when it is stopped by `_SeenError`, and leave out the rest of its work.
+
+    False, and nothing is changed, where something else has replaced the layer's forward and may have work to do after it.
+    """
+    if "forward" in layer.__dict__:
+        yield False
+        return
+    whole = layer.forward
+
+    def forward(*args: Any, **kwargs: Any) -> Any:
+        try:
+            return whole(*args, **kwargs)
+        except _SeenError:
+            entering = args[0] if args else kwargs["hidden_states"]
+            return attended[0].reshape(entering.shape)
+
+    layer.forward = forward
+    try:
+        yield True
+    finally:
+        del layer.forward
+
+
+@contextmanager
 def _followed(model: Model, skip: bool | float, take: Callable[[Tensor], None]) -> Iterator[None]:
     """`take` what enters the stack and what leaves each layer; without skip a layer gives its attention's output alone.
 
@@ -245,11 +270,17 @@ def _followed(model: Model, skip: bool | float, take: Callable[[Tensor], None]) 
 
     with ExitStack() as hooks:
         entered: list[bool] = []
+        returned: list[type] = []  # what a layer returns, known once the first has run as a whole
         for layer, output in layers_and_outputs(model):
             attended: list[Tensor] = []
+            short = skip is not True and hooks.enter_context(_cut_short(layer, attended))
 
-            def note(_: nn.Module, __: Any, out: Tensor, attended: list[Tensor] = attended) -> None:
+            def note(
+                _: nn.Module, __: Any, out: Tensor, attended: list[Tensor] = attended, short: bool = short
+            ) -> None:
                 attended[:] = [out]
+                if short and returned == [Tensor]:
+                    raise _SeenError
 
             def leave(_: nn.Module, args: Any, kwargs: Any, out: Any, attended: list[Tensor] = attended) -> Any:
                 entering = args[0] if args else kwargs["hidden_states"]
@@ -257,6 +288,7 @@ def _followed(model: Model, skip: bool | float, take: Callable[[Tensor], None]) 
                     entered.append(True)
                     take(entering.detach())
                 after = out[0] if isinstance(out, tuple) else out
+                returned[:] = [type(out)]
                 if skip is not True:
                     mixed = attended[0].reshape(after.shape)
                     mixed = mixed * (size(entering) / size(mixed).clamp_min(torch.finfo(mixed.dtype).tiny))
