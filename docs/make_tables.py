@@ -51,9 +51,14 @@ def results(study: str) -> dict[str, dict]:
 
 def table(columns: list[str], rows: list[list[str]]) -> str:
     """A table in Markdown."""
-    clean = [[str(cell).replace("|", "&#124;").replace("\n", " ") for cell in row] for row in rows]
+    clean = [[_text(str(cell)).replace("|", "&#124;").replace("\n", " ") for cell in row] for row in rows]
     lines = [columns, ["---"] * len(columns), *clean]
     return "\n".join(f"| {' | '.join(line)} |" for line in lines) + "\n"
+
+
+def _text(words: str) -> str:
+    """Words that may hold tags, as models write them, made harmless."""
+    return re.sub(r"<(?=[A-Za-z/])", "&lt;", words)
 
 
 def verdicts(study: str) -> str:
@@ -110,7 +115,7 @@ def findings(study: str) -> str:
     """The findings of every kept result, as the program says them."""
     parts = []
     for name, found in results(study).items():
-        lines = "\n".join(f"* {f['text']}" for f in found["findings"])
+        lines = "\n".join(f"* {_text(f['text'])}" for f in found["findings"])
         parts.append(f"**{name}**\n\n{lines}\n")
     return "\n".join(parts)
 
