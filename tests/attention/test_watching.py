@@ -9,6 +9,7 @@ import zoo
 from headscape.attention.models import wrap_module
 from headscape.attention.samples import Sample
 from headscape.attention.watching import by_depth, in_double, precision, watch_layers
+from headscape.attention.weights import parts_of, read, read_bias
 from headscape.statistics.gaussian import fit_gaussian, linear_map
 from headscape.statistics.mixture import token_spread
 from watched import samples_for
@@ -100,6 +101,17 @@ def test_inputs_of_different_lengths_are_refused():
     mixed = [*samples_for(model, 1, 20), *samples_for(model, 1, 21)]
     with pytest.raises(hs.InputError, match="differ in length"):
         watch_layers(model, mixed, "decoder", lambda _: None)
+
+
+@pytest.mark.parametrize("name", ["llama", "gpt2", "bert", "vit"])
+def test_inputs_of_a_layer_are_what_its_weights_read(name):
+    """Queries are the inputs times W_q, and its bias."""
+    model, layers, _ = layers_of(name)
+    part = next(one for one in parts_of(model)[0] if one.kind == "q" and one.layer == 1)
+    bias = read_bias(model, part)
+    made = layers[1].inputs @ read(model, part).T + (0 if bias is None else bias)
+    shaped = made.reshape(*made.shape[:2], part.n_heads, -1).swapaxes(1, 2)
+    np.testing.assert_allclose(shaped, layers[1].queries, atol=1e-5)
 
 
 # --- by depth --------------------------------------------------------------------------------------------------------

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, nullcontext, suppress
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -53,11 +54,15 @@ class _Watcher(Tap):
         self.intercepted = way_of(model.module, model.attention) == "softmax"
         self._plain: dict[int, tuple[Tensor, Tensor]] = {}
         self._turned: dict[int, tuple[Tensor, Tensor]] = {}
+        self._entering: dict[int, Tensor] = {}
         self._asking = False
         self._kept: dict[str, Tensor] = {}
 
     def ask(self, module: nn.Module, args: Any, kwargs: dict[str, Any]) -> None:
-        """Forward pre-hook: call the layer once with rotations by 0, to see its queries and keys before rotation."""
+        """Forward pre-hook: note the layer's input, and call it with rotations by 0 to see queries and keys unrotated."""
+        entering = args[0] if args else kwargs.get("hidden_states")
+        if isinstance(entering, Tensor):
+            self._entering[id(module)] = entering
         turn = kwargs.get("position_embeddings")
         if self.intercepted or not isinstance(turn, tuple) or len(turn) != 2:
             return
@@ -91,7 +96,9 @@ class _Watcher(Tap):
         if key in self.sites:
             shaped = outputs.reshape(len(kept["probs"]), -1, *outputs.shape[-2:]).transpose(1, 2)
             layer = self.sites[key].layer
-            self.take(_layer_data(layer, call.module, kept, shaped, plain, turn, self.intercepted))
+            entering = self._entering.pop(key, None)
+            data = _layer_data(layer, call.module, kept, shaped, plain, turn, self.intercepted)
+            self.take(replace(data, inputs=None if entering is None else _numpy(entering)))
         return outputs
 
 

@@ -67,6 +67,8 @@ def findings(r: GaussianResult) -> list[Finding]:
         found += _embeddings(r)
     if r.has("cosine_partial"):
         found.append(_cosine(r))
+    if r.has("data_query"):
+        found.append(_data(r))
     return [*found, Finding(f"Left out: {'; '.join(r.left_out)}.")] if r.left_out else found
 
 
@@ -349,6 +351,20 @@ def _rank(r: GaussianResult) -> Finding:
     """
     rule = {"below": log, "control": f"log n, which {NEARLY_ALL:.0%} of heads must not exceed"}
     return _of_heads(r, "rank", "rank", rest, lambda f: f["rank90"].quantile(NEARLY_ALL), **rule)
+
+
+def _data(r: GaussianResult) -> Finding:
+    """Chapter 6 says what follows if bases are aligned; whether they are, with the data, it leaves open."""
+    parts = [
+        f"{r.median(f'data_{name}')} times that of random ones for {matrix}{_random(r, f'data_{name}')}"
+        for name, matrix in (("query", "W_q"), ("key", "W_k"), ("value", "W_v"))
+    ]
+    more = _share(r.heads["data_query"].dropna() > 1)
+    text = f"""
+        What heads read first, beside where the data lie: the variance of a layer's inputs along the leading singular
+        vectors of a head is {"; ".join(parts)}. Along those of W_q it is larger than along random ones in {more} of heads.
+    """
+    return Finding(text, "data")
 
 
 def _embeddings(r: GaussianResult) -> list[Finding]:
