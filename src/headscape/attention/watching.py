@@ -115,7 +115,7 @@ def _layer_data(
     turn: tuple[Tensor, Tensor] | None,
     intercepted: bool,
 ) -> LayerData:
-    whole = {name: _numpy(kept[name]) for name in ("scores", "probs")} | {"outputs": _numpy(outputs)}
+    whole: dict[str, Any] = {name: _numpy(kept[name]) for name in ("scores", "probs")} | {"outputs": _numpy(outputs)}
     if "queries" not in kept:
         note = "a layer does not expose its queries and keys"
         return LayerData(layer, None, None, None, **whole, rotations=None, scaling=float("nan"), note=note)
