@@ -2,7 +2,8 @@
 
 A table stands between `<!-- made: NAME ARGUMENTS -->` and `<!-- end -->`; everything between is written anew. Names of pages
 (`python docs/make_tables.py verdicts theory/trees`) limit it to these.
-`python docs/make_tables.py --add RUN STUDY NAME COMMAND` keeps the newest result of a study as docs/results/STUDY/NAME.json.
+`python docs/make_tables.py --add RUN STUDY NAME COMMAND` keeps the newest result of a study as docs/results/STUDY/NAME.json;
+claims that were tested with `--only` replace their rows and leave the others.
 """
 
 from __future__ import annotations
@@ -40,7 +41,17 @@ def add(run: str, study: str, name: str, command: str) -> None:
     if study == "claims":  # the rows are the result; what claims.toml says of each is not kept again
         rows = as_records(result.claims[["claim", "value", "low", "high", "n", "verdict", "why"]])
         facts = {"command": command, "quick": result.settings["quick"], "claims": rows}
+        facts = _joined(results(study).get(name), facts) if result.settings["only"] else facts
     write_json(DOCS / "results" / study / f"{name}.json", facts)
+
+
+def _joined(known: dict | None, new: dict) -> dict:
+    """The rows of a result of some claims in place of those that were known, and both commands."""
+    if known is None:
+        return new
+    rows = {row["claim"]: row for row in (*known["claims"], *new["claims"])}
+    commands = dict.fromkeys((*known["command"].split("; "), new["command"]))
+    return new | {"command": "; ".join(commands), "claims": list(rows.values())}
 
 
 def results(study: str) -> dict[str, dict]:
