@@ -142,6 +142,7 @@ def test_a_law_that_does_not_hold_says_why(result):
         ((4, 3, 2), (4, 3.5, 2.5), (6, 6, 6), "holds", "holds"),
         ((4, 3, 2), (4, 4, 3.8), (6, 6, 6), "holds", "does not hold"),
         ((4, 3, 2), (4, 3.5, 2.5), (6, 5, 3.9), "does not hold", "holds"),  # a longer prompt does as much
+        ((4, 4, 4), (4, 4, 4), (6, 6, 7), "cannot tell", "cannot tell"),  # random weights that get worse prove nothing
         ((4, 3, 3.5), (4, 3.9, 3.9), (6, 6, 6), "does not hold", "does not hold"),
         ((4, 5, 6), (4, 5, 6), (6, 6, 6), "does not hold", "does not hold"),  # what does not help teaches nothing
     ],

@@ -120,7 +120,7 @@ def _sweep(r: PromptResult, s: Sweep) -> list[FigureSpec]:
         "entropy": "entropy / log(i + 1)",
     }
     within, cross = s.measure("within"), s.measure("cross")
-    shares = {"of what is drawn of other words, in the same shot": within / np.maximum(within + cross, 1e-300)}
+    shares = {"same shot": within / np.maximum(within + cross, 1e-300)}
     shares |= {label: s.measure(name) for name, label in names.items()}
     by_shots = [line(label, s.shots, [mean_interval(row) for row in rows]) for label, rows in shares.items()]
     high = max(float(one.max()) for row in s.maps for one in row)

@@ -155,11 +155,11 @@ def _down(r: PromptResult) -> Finding:
 def _more(s: Sweep) -> Finding:
     own, control = s.change("examples"), s.change("random weights")
     beside = not np.isnan(control).any()
-    verdict = judge(
-        mean_interval(own - control if beside else own),
-        below=0.0,
-        control="the change with random weights, by word" if beside else "no change",
-    )
+    verdict = judge(mean_interval(own), below=0.0, control="no change")
+    if beside:
+        verdict = strictest(
+            verdict, judge(mean_interval(own - control), below=0.0, control="the change with random weights, by word")
+        )
     path = ", ".join(f"{loss} after {k}" for k, loss in zip(s.shots, s.loss("examples"), strict=True))
     random = f" With random weights it changes by {mean_interval(control)}." if beside else ""
     rest = f"""
