@@ -115,9 +115,9 @@ def _sweep(r: PromptResult, s: Sweep) -> list[FigureSpec]:
     arms = {arm: s.loss(arm) for arm in ARMS}
     losses = [line(arm, s.shots, ends) for arm, ends in arms.items() if ends]
     names = {
-        "first": "on the first token",
-        "drawn_self": "of what is drawn, on itself",
-        "entropy": "entropy / log(i + 1)",
+        "first": "first token",
+        "drawn_self": "itself",
+        "entropy": "entropy",
     }
     within, cross = s.measure("within"), s.measure("cross")
     shares = {"same shot": within / np.maximum(within + cross, 1e-300)}
