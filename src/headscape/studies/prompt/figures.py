@@ -14,7 +14,7 @@ from headscape.results import Captions, FigureSpec
 from headscape.statistics.thesis import THESIS
 from headscape.studies.prompt.maps import MEASURES
 from headscape.studies.prompt.sweep import ARMS
-from headscape.studies.work.series import level, line
+from headscape.studies.work.series import bars, level, line
 
 if TYPE_CHECKING:
     from headscape.studies.prompt.result import PromptResult
@@ -201,6 +201,4 @@ def _cosines(r: PromptResult) -> FigureSpec:
 
 
 def _losses(r: PromptResult) -> FigureSpec:
-    ends = [r.loss(version) for version in r.versions]
-    intervals = {"values": [e.value for e in ends], "low": [e.low for e in ends], "high": [e.high for e in ends]}
-    return captions.figure("losses", {"names": list(r.versions), **intervals})
+    return captions.figure("losses", bars({version: r.loss(version) for version in r.versions}))
