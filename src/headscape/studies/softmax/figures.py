@@ -136,7 +136,7 @@ def _change_heads(r: SoftmaxResult) -> FigureSpec:
         part = {"name": NAMES[name], "x": x, "y": r.heads[f"change_{name}"].to_numpy()[order]}
         if name == "corollary" and np.isfinite(r.heads["change_corollary_low"]).all():
             part |= {end: r.heads[f"change_corollary_{end}"].to_numpy()[order] for end in ("low", "high")}
-            part["n"] = len(r.values)
+            part["n"] = [len(r.values)]
         series.append(part)
     series += [
         {"name": "tolerance", "x": x[[0, -1]], "y": np.full(2, sign * r.tolerance), "dash": "dot"}
