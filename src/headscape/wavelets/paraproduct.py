@@ -151,7 +151,7 @@ class Terms:
 
     def total(self, part: str) -> FloatArray:
         """The sum over all scales of one of `PARTS`, of the matrix's shape."""
-        return self._averages.total(self._smooth, part)
+        return self._averages.totals((self._smooth, part))[0]
 
     def at(self, j: int, k: int) -> dict[str, FloatArray]:
         """The term matrices of scale (j, k): first, second and exact, each of the matrix's shape, NaN where absent."""
@@ -168,7 +168,9 @@ class Terms:
 
 def _approximate(A: Smooth, u00: FloatArray, u10: FloatArray, u01: FloatArray, u11: FloatArray) -> FloatArray:
     """The two terms of eq. 12 together."""
-    return A.first(u00) * (u11 - u01 - u10 + u00) + A.second(u00) * (u10 - u00) * (u01 - u00)
+    first = A.first(u00)
+    second = first if A.second is A.first else A.second(u00)  # exp is its own derivative
+    return first * (u11 - u01 - u10 + u00) + second * (u10 - u00) * (u01 - u00)
 
 
 def _second_order(A: Smooth, u00: FloatArray, u10: FloatArray, u01: FloatArray, u11: FloatArray) -> FloatArray:
@@ -277,14 +279,22 @@ class Averages:
 
     def paraproduct(self, function: Function = "exp") -> Paraproduct:
         """Decompose A(g); see `paraproduct`."""
-        A = _smooth(function, self.mean)
+        return self.paraproducts(function)[0]
+
+    def paraproducts(self, *functions: Function) -> list[Paraproduct]:
+        """Decompose A(g) for several functions A, in one walk over the scales."""
+        smooth = [_smooth(function, self.mean) for function in functions]
+        totals = self.totals(*((A, "approximate") for A in smooth))
+        return [self._decomposed(A, total) for A, total in zip(smooth, totals, strict=True)]
+
+    def _decomposed(self, A: Smooth, total: FloatArray) -> Paraproduct:
         rows, columns = self._rows, self._columns
         with np.errstate(over="ignore", invalid="ignore"):  # what overflows is looked for below, and named
             target = np.where(self.present, A.value(self.values), np.nan)
             top, left = A.value(self.means[0][0]), A.value(self.means[-1][:, 0])
             corner, top = top[0], top[columns.start[-2] :]
             boundary = left[rows.labels[-1]][:, None] + top[columns.labels[-1]] - corner
-            approximation = np.where(self.present, boundary + self.total(A, "approximate"), np.nan)
+            approximation = np.where(self.present, boundary + total, np.nan)
         _check_range(target, approximation, self.present)
         boundary = np.where(self.present, boundary, np.nan)
         return Paraproduct(approximation, target - approximation, boundary, Terms(self, A))
@@ -296,15 +306,15 @@ class Averages:
             below, here = self.means[j + 1], self.means[j][parent]
             yield tuple(means[:, place] for place in (columns.above, columns.child) for means in (here, below))
 
-    def total(self, A: Smooth, part: str) -> FloatArray:
-        """The sum over all scales of one of `PARTS`, as a matrix."""
+    def totals(self, *asked: tuple[Smooth, str]) -> list[FloatArray]:
+        """Sums over all scales of `PARTS` of functions, each as a matrix."""
         rows, columns = self._rows, self._columns
-        total = np.zeros((1, columns.start[-1] - columns.start[-2]))
+        totals = [np.zeros((1, columns.start[-1] - columns.start[-2])) for _ in asked]
         with np.errstate(over="ignore", invalid="ignore"):
             for parent, u in zip(rows.parent, self._steps(), strict=True):
-                total = total[parent] + self._along_columns(PARTS[part](A, *u))
-        found: FloatArray = total[rows.labels[-1]][:, columns.labels[-1]]
-        return found
+                for i, (A, part) in enumerate(asked):
+                    totals[i] = totals[i][parent] + self._along_columns(PARTS[part](A, *u))
+        return [total[rows.labels[-1]][:, columns.labels[-1]] for total in totals]
 
     def norms(self, A: Smooth) -> tuple[FloatArray, ...]:
         """Norms of the terms first, second and exact, and of what the first two leave, by pair of scales."""

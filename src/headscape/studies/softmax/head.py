@@ -98,7 +98,9 @@ def organize(g: FloatArray, present: BoolArray, settings: Mapping[str, Any]) -> 
     An absent entry is given the mean of its row, so that it says nothing about which keys a query prefers.
     """
     filled = np.where(present, g, np.nanmean(g, axis=1, keepdims=True))
-    fit = organize_matrix(filled, Questionnaire(**settings))
+    questionnaire = Questionnaire(**settings)
+    questionnaire.traced = False
+    fit = organize_matrix(filled, questionnaire)
     return Trees(fit.row_tree, fit.col_tree)
 
 
@@ -137,7 +139,11 @@ class Head:
     @cached_property
     def paraproduct(self) -> Paraproduct:
         """The decomposition with A' = A'' = exp."""
-        return self.averages.paraproduct("exp")
+        return self._both[0]
+
+    @cached_property
+    def _both(self) -> list[Paraproduct]:
+        return self.averages.paraproducts("exp", "corollary")
 
     @cached_property
     def natural(self) -> Head:
@@ -153,7 +159,7 @@ class Head:
         if variant == "printed":
             return self.paraproduct.approximation - self.paraproduct.boundary
         if variant == "corollary":
-            return self.averages.paraproduct("corollary").approximation
+            return self._both[1].approximation
         if variant in ("natural", "natural_corollary"):
             return self.natural.approximation("paraproduct" if variant == "natural" else "corollary")
         if variant == "mean":
