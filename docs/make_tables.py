@@ -30,8 +30,10 @@ SIGNS = {"holds": "✓ holds", "does not hold": "✗ does not hold", "cannot tel
 def add(run: str, study: str, name: str, command: str) -> None:
     """Keep findings and short tables of a result."""
     import headscape as hs
+    from headscape.studies.compare.result import CompareResult
 
-    result = hs.open_result(run, study)
+    # a comparison belongs to no run
+    result = CompareResult.load(Path(run) / study) if study == "compare" else hs.open_result(run, study)
     findings = [
         {"claim": f.claim, "verdict": f.verdict, "why": f.judgement.why if f.judgement else None, "text": f.text}
         for f in result.findings()
@@ -131,6 +133,13 @@ def findings(study: str) -> str:
     return "\n".join(parts)
 
 
+def said(name: str) -> str:
+    """The findings of one kept result, STUDY NAME, but those on the claims named after it."""
+    study, stem, *without = name.split()
+    found = results(study)[stem]["findings"]
+    return "\n".join(f"* {_text(f['text'])}" for f in found if f["claim"] not in without) + "\n"
+
+
 def tables(name: str) -> str:
     """The short tables of one kept result, STUDY NAME, each under its title."""
     study, _, stem = name.partition(" ")
@@ -217,7 +226,7 @@ def quantized(_: str) -> str:
 
 MAKERS = {
     f.__name__: f
-    for f in (verdicts, flagship, commands, findings, tables, variants, checks, kept, coverage, listed, quantized)
+    for f in (verdicts, flagship, commands, findings, said, tables, variants, checks, kept, coverage, listed, quantized)
 }
 
 
