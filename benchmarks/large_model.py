@@ -1,8 +1,8 @@
 """Capture a model larger than the memory it may take: layers are read from disk, one at a time.
 
 A Llama of random weights is written to a folder; then processes of their own load and capture it, one with all layers on
-disk under a limit on what it allocates itself (it is ended at once when it takes more; pages of a mapped file are the
-system's to give back), one in whole without a limit. Memory is the peak above the bare imports.
+disk under a limit on its memory, mapped files included (it is ended at once when it takes more), one in whole without a
+limit. Memory is the peak above the bare imports.
 
     python benchmarks/large_model.py --gigabytes 4 --limit 2 --whole
     python benchmarks/large_model.py --model FILE.gguf          # or a folder: what loading takes; GGUF is converted anew
@@ -91,7 +91,7 @@ def child(source: Path, limit: float | None, device: str, dtype: str, tokens: in
         while not done.wait(0.005):
             now, with_files = in_memory()
             peak, mapped = max(peak, now), max(mapped, with_files)
-            if limit is not None and peak - bare > limit * 1e9:
+            if limit is not None and mapped - bare_mapped > limit * 1e9:
                 print(f"took more than {limit:g} GB above the bare imports", file=sys.stderr, flush=True)
                 os._exit(9)
 
@@ -135,7 +135,7 @@ def measure(source: Path, limit: float | None, device: str, dtype: str, tokens: 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--gigabytes", type=float, default=4.0)
-    parser.add_argument("--limit", type=float, default=None, help="gigabytes that the process may allocate")
+    parser.add_argument("--limit", type=float, default=None, help="gigabytes that the process may have in memory")
     parser.add_argument("--tokens", type=int, default=32)
     parser.add_argument("--device", default="disk")
     parser.add_argument("--dtype", default="float32", help="number type of the weights in memory")

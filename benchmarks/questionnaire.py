@@ -114,6 +114,28 @@ def profile(X: np.ndarray) -> None:
     print(table(["function", "share"], [[name, f"{entry[2] / whole:.0%}"] for (_, _, name), entry in top]))
 
 
+def unchanged(X: np.ndarray) -> None:
+    """Print how much of the last round's work is about folders that the round before had too."""
+    rounds = [Questionnaire(n_jobs=1, n_iter=n).fit(X).trees_ for n in (2, 3)]
+    names = ("query", "key", "head")
+    larger = [[{frozenset(tree.order[a:b]) for a, b in spans(tree) if b - a > 1} for tree in trees] for trees in rounds]
+    kept = [old & new for old, new in zip(*larger, strict=True)]
+    rows = []
+    for axis, name in enumerate(names):
+        others = [b for b in range(3) if b != axis]
+        counted = [math.prod(X.shape[b] + len(found[b]) for b in others) for found in (kept, larger[1])]
+        leaves = math.prod(X.shape[b] for b in others)
+        share = (counted[0] - leaves) / (counted[1] - leaves)
+        rows.append([name, f"{len(kept[axis])} of {len(larger[1][axis])}", f"{share:.0%}"])
+    print(table(["axis", "clusters kept from round 2 to 3", "kept pairs of clusters of the other axes"], rows))
+
+
+def spans(tree: PartitionTree) -> list[tuple[int, int]]:
+    """Where the folders of a tree begin and end among its ordered leaves."""
+    folders = tree.folders()
+    return list(zip(folders.start.tolist(), folders.stop.tolist(), strict=True))
+
+
 def growth(threads: int) -> None:
     rows = []
     for shape in GROWTH:
@@ -195,6 +217,8 @@ def main() -> None:
         beside(given.beside.resolve(), given.repeats)
         print("\nWhere the time goes, 1 thread:\n")
         profile(attention(SHAPES[0]))
+        print("\nWhat rounds have in common:\n")
+        unchanged(attention(SHAPES[0]))
     elif given.growth:
         growth(given.threads)
     else:

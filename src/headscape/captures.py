@@ -123,6 +123,8 @@ class Capture:
         if not batches:
             raise InputError("the capture holds no batch")
         self._batches, self.run = batches, run
+        self.facts: Mapping[str, Mapping[str, Any]] = {}  # of one in memory, what run.json would say
+        self._lender: Callable[[], Any] = lambda: None
         self._sound: set[str] = set()  # contents that were found to be whole
         self.info = self._batches[0]().info
 
@@ -136,9 +138,24 @@ class Capture:
         return cls([lambda path=path: _open_batch(path) for path in paths], run)  # type: ignore[misc]
 
     @classmethod
-    def in_memory(cls, batches: list[Batch]) -> Capture:
-        """Batches held as arrays."""
-        return cls([lambda batch=batch: batch for batch in batches])  # type: ignore[misc]
+    def in_memory(
+        cls,
+        batches: list[Batch],
+        facts: Mapping[str, Mapping[str, Any]] | None = None,
+        lender: Callable[[], Any] = lambda: None,
+    ) -> Capture:
+        """Batches held as arrays; `facts` are the sections of run.json, `lender` finds the model again."""
+        made = cls([lambda batch=batch: batch for batch in batches])  # type: ignore[misc]
+        made.facts, made._lender = facts or {}, lender
+        return made
+
+    @property
+    def model(self) -> Any:
+        """The model that a capture in memory was made from; None for a run, which names its own, and for given arrays.
+
+        It is not kept alive: once nothing else holds it, or its weights were changed, this is None, with a warning.
+        """
+        return self._lender()
 
     def __len__(self) -> int:
         return len(self._batches)
@@ -203,7 +220,8 @@ class Capture:
     def __repr__(self) -> str:
         where = f" in {self.run.path}" if self.run else ""
         pooled = f", pooled to {self.pool} blocks" if self.pool is not None else ""
-        return f"Capture({len(self)} batches of {', '.join(self.blocks)}; keeps {', '.join(self.kept)}{pooled}{where})"
+        n = "1 batch" if len(self) == 1 else f"{len(self)} batches"
+        return f"Capture({n} of {', '.join(self.blocks)}; keeps {', '.join(self.kept)}{pooled}{where})"
 
     @property
     def blocks(self) -> list[str]:

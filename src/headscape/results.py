@@ -145,7 +145,7 @@ def _sizes(data: Mapping[str, Any]) -> str:
 
 
 def _cell(value: Any) -> str:
-    if value is None or value != value:
+    if value is None or value is pd.NA or value != value:
         return "-"
     return f"{value:.4g}" if isinstance(value, float) else str(value)
 

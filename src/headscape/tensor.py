@@ -254,9 +254,12 @@ class AttentionTensor:
         """
         found = [i for i, h in enumerate(self.heads) if h[1:] == (layer, head) and block in (None, h.block)]
         if not found:
-            layers = sorted({h.layer for h in self.heads})
+            (first, last), most = (
+                (edge(h.layer for h in self.heads) for edge in (min, max)),
+                max(h.head for h in self.heads),
+            )
             raise InputError(
-                f"there is no head {layer}.{head}; layers go from {layers[0]} to {layers[-1]}, heads from 0"
+                f"there is no head {layer}.{head}; layers go from {first} to {last}, heads from 0 to {most}"
             )
         i = found[0]
         bounds = self.query_bounds, self.key_bounds

@@ -1,5 +1,7 @@
 """Whatever a researcher holds goes in: sentences, prompts, ids, dictionaries of a processor, wrapped models."""
 
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
 import torch
@@ -158,7 +160,7 @@ class Hooked(torch.nn.Module):
     def __init__(self):
         super().__init__()
         torch.manual_seed(0)
-        self.cfg, self.tokenizer = {"n_heads": 2}, Letters()
+        self.cfg, self.tokenizer = SimpleNamespace(n_heads=2, d_vocab=100, n_ctx=40), Letters()
         self.embed = torch.nn.Embedding(100, 8)
         self.blocks = torch.nn.ModuleList(torch.nn.ModuleDict({"attn": OwnAttention()}) for _ in range(2))
         for block in self.blocks:
@@ -207,6 +209,8 @@ def test_a_hooked_transformer_reads_text_and_ids():
         again = hs.capture(hooked, given, dtype="float32").tensor(0)
         np.testing.assert_array_equal(again.values, X.values)
         assert again.query_tokens == X.query_tokens
+    found = hs.find_heads(cap, "induction")  # no letter comes again: the network is shown random tokens twice
+    assert len(found) == 4 and found["chance"].iloc[0] == pytest.approx((1 / np.arange(21, 41)).mean())
     with pytest.raises(hs.InputError, match="Hooked reads token ids alone: give input_ids without labels"):
         hs.capture(hooked, {"input_ids": ids, "labels": ids})
     hooked.tokenizer = None

@@ -78,7 +78,7 @@ def test_texts_that_cannot_be_read(tmp_path):
         (tmp_path / "nope.txt", "no file or folder"),
         ("./" + "x" * 50, "no file or folder"),
         (tmp_path / "latin.txt", r"not UTF-8 text \(byte 3\)"),
-        (tmp_path / "empty.txt", "the text is empty"),
+        (tmp_path / "empty.txt", "the text is empty: .*empty.txt"),
         ([""], "the text is empty"),
         (tmp_path / "folder", "holds no text files"),
         ([3], "text 0 is a int"),

@@ -99,7 +99,7 @@ def test_replayed_layers_get_their_own_forward_back(spread):
         assert torch.equal(spread.module(**ids).logits, before)
 
 
-def test_layers_streamedare_not_in_memory_and_cannot_be_changed(folder):
+def test_layers_streamed_are_not_in_memory_and_cannot_be_changed(folder):
     model = loaded(folder, device="disk")
     assert on_disk(model.module) and model.device == "cpu" and model.device_map == "disk"
     layers = [p for name, p in model.module.named_parameters() if ".layers." in name]
@@ -145,10 +145,19 @@ def test_mistakes_are_named(folder):
         loaded(folder, device_map="disk", random_init=0)
 
 
-def test_dtype_auto_is_that_of_the_files(tmp_path):
-    make("llama").to(torch.bfloat16).save_pretrained(tmp_path)
-    model = hs.load_model(tmp_path, device="cpu", dtype="auto")
-    assert model.dtype == "bfloat16" and model.module.dtype == torch.bfloat16
+def test_dtype_auto_is_that_of_the_files_and_only_other_types_are_read_into_memory(tmp_path, monkeypatch):
+    from transformers import modeling_utils
+
+    ways, opens = [], modeling_utils.safe_open
+    monkeypatch.setattr(
+        modeling_utils, "safe_open", lambda *at, **how: ways.append(how.get("backend")) or opens(*at, **how)
+    )
+    saved = make("llama").to(torch.bfloat16)
+    saved.save_pretrained(tmp_path)
+    for dtype, kept, way in (("auto", "bfloat16", "mmap"), ("float32", "float32", "pread")):
+        model = hs.load_model(tmp_path, device="cpu", dtype=dtype)
+        assert model.dtype == kept and model.module.dtype == getattr(torch, kept) and ways.pop() == way
+        assert all(torch.equal(*pair) for pair in zip(model.module.parameters(), saved.parameters(), strict=True))
 
 
 def test_a_model_of_twice_the_memory_is_captured():
@@ -162,7 +171,7 @@ def test_a_model_of_twice_the_memory_is_captured():
     assert done.returncode == 0, done.stderr
     streamed, whole = json.loads(done.stdout.splitlines()[-1])
     assert streamed["checksum"] == whole["checksum"]
-    assert streamed["weights"] > 0.9e9 * size and streamed["peak"] < 0.5e9 * size
+    assert streamed["weights"] > 0.9e9 * size and streamed["with mapped files"] < 0.5e9 * size
     assert max(one["peak loading"] / one["weights"] for one in (streamed, whole)) < 0.3
 
 
@@ -177,4 +186,10 @@ def test_studies_that_change_the_model_say_that_it_must_be_whole(folder, tmp_pat
     for study in (gaussian, collapse):
         with pytest.raises(hs.InputError, match="layers are on disk; load it whole"):
             study(run, model=model, threads=1)
+    for options in ({"out": tmp_path / "smaller"}, {"heal": 2}):
+        with pytest.raises(hs.InputError, match="layers are on disk; load it whole"):
+            hs.prune(run, model, TEXT, windows=3, n_heads=1, threads=1, **options)
+    with pytest.raises(hs.InputError, match="layers are on disk; load it whole"):
+        hs.export_pruned(model, [(0, 1)], tmp_path / "smaller")
+    assert not (tmp_path / "smaller").exists()
     assert {path.name for path in run.iterdir()} == {"attention", "run.json"}

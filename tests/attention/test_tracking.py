@@ -112,6 +112,39 @@ def test_wrapped_networks_are_the_network_inside(group, tmp_path, monkeypatch):
     assert not (tmp_path / "second").exists()
 
 
+class Own(torch.nn.Module):
+    """Attention that is no MultiheadAttention, in a submodule of its own."""
+
+    def __init__(self):
+        super().__init__()
+        self.attend, self.out = torch.nn.Softmax(dim=-1), torch.nn.Linear(4, 4)
+
+    def forward(self, x):
+        heads = x.view(1, -1, 2, 2).transpose(1, 2)
+        return self.out((self.attend(heads @ heads.mT) @ heads).transpose(1, 2).flatten(2))
+
+
+def test_a_wrapped_model_keeps_what_is_known_of_it(tmp_path):
+    inputs, network = [torch.randn(1, 5, 4)], Own()
+    named = hs.wrap_module(network, [""], example=inputs[0])
+    network.train()
+    assert Tracker(every=1, inputs=inputs, out=tmp_path / "own", batches=1).step(named) and network.training
+    weights = inputs[0].view(5, 2, 2).transpose(0, 1)
+    found = hs.open_capture(tmp_path / "own" / "step-00000001").tensor(0).values
+    np.testing.assert_allclose(found.transpose(2, 0, 1), (weights @ weights.mT).softmax(-1), atol=1e-3)
+
+    make("gpt2").save_pretrained(tmp_path / "saved")
+    loaded, fingerprints = hs.load_model(tmp_path / "saved", device="cpu"), set()
+    tracker = Tracker(every=1, out=tmp_path / "loaded", tokens=8, batches=1)
+    for step in ("step-00000001", "step-00000002"):
+        assert tracker.step(loaded)
+        about = hs.open_capture(tmp_path / "loaded" / step).run.meta["model"]
+        fingerprints.add(about["fingerprint"])
+        assert about["location"] is None and about["source"] == "GPT2LMHeadModel"
+        torch.nn.init.zeros_(loaded.module.lm_head.weight)
+    assert len(fingerprints) == 2  # of what is in memory, not of the files
+
+
 def test_a_divided_network_is_refused_in_every_process(group, monkeypatch, tmp_path):
     monkeypatch.setattr("headscape.attention.tracking.SHARDED", {"GPT2Block"})
     for rank in (0, 1):
@@ -126,13 +159,20 @@ def test_a_module_that_does_not_know_its_tokens_needs_inputs(tmp_path):
 
 
 def test_the_trainer_of_transformers_calls_it(tmp_path):
-    from transformers import Trainer, TrainingArguments
+    from tokenizers import Tokenizer, models, pre_tokenizers
+    from transformers import PreTrainedTokenizerFast, Trainer, TrainingArguments
 
+    plain = Tokenizer(models.WordLevel({f"w{i}": i for i in range(20)}, unk_token="w0"))
+    plain.pre_tokenizer = pre_tokenizers.Whitespace()
+    reader = PreTrainedTokenizerFast(tokenizer_object=plain, pad_token="w0")
     rows = [{"input_ids": list(range(i, i + 8)), "labels": list(range(i, i + 8))} for i in range(8)]
-    tracker = Tracker(every=2, out=tmp_path / "series", tokens=8, batches=1)
+    tracker = Tracker(every=2, inputs=["w3 w1 w4 w1 w5 w9"], out=tmp_path / "series", tokens=8, batches=1)
     arguments = TrainingArguments(
         output_dir=str(tmp_path / "out"), max_steps=4, per_device_train_batch_size=2, report_to=[], save_strategy="no",
         use_cpu=True, disable_tqdm=True,
     )  # fmt: skip
-    Trainer(make("gpt2"), arguments, train_dataset=rows, callbacks=[tracker.callback()]).train()
+    options = {"train_dataset": rows, "processing_class": reader, "callbacks": [tracker.callback()]}
+    Trainer(make("gpt2"), arguments, **options).train()
+    last = hs.open_capture(tmp_path / "series" / "step-00000004").tensor(0)
+    assert last.key_tokens == ["w3", "w1", "w4", "w1", "w5", "w9"]  # read by the Trainer's own tokenizer
     assert sorted(p.name for p in (tmp_path / "series").iterdir()) == [f"step-0000000{i}" for i in (0, 2, 4)]

@@ -5,7 +5,7 @@ import pytest
 
 from fakes import attention, groups_of, make_run, result_of
 from headscape.report import write_report
-from headscape.report.first import first_screen, heads_by_role, opening_head
+from headscape.report.first import first_screen, heads_by_role, opening_head, strongest_first
 from headscape.report.gather import Column, Scene
 from headscape.tensor import HeadId
 
@@ -29,6 +29,7 @@ def test_the_page_opens_with_the_strongest_induction_head_else_the_first_role():
     mixed = scene(["mixed", "induction", "induction", first], induction=[0, 0.5, 0.9, 0], first=[0, 0, 0, 0.99])
     assert opening_head(mixed) == 2
     assert list(heads_by_role(mixed)) == ["induction", first, "mixed"]
+    assert strongest_first(mixed) == [2, 1, 3]  # what Enter in the search goes by; a head without a role is never it
     assert opening_head(scene(["mixed", first, first], first=[0, 0.7, 0.8])) == 2
     assert opening_head(scene(["mixed", "mixed"])) == 0 == opening_head(Scene([HeadId("a", 0, 0)], [], [], []))
 
@@ -135,6 +136,10 @@ def test_a_role_filters_and_search_finds_by_name_and_role(page):
     page.fill("#search", "3.2")
     page.press("#search", "Enter")
     assert head(page) == "decoder.3.2"
+    for text, chip in ((FIRST, 0), ("spread", 2)):  # of a role the strongest, which is the first that is named
+        page.fill("#search", text)
+        page.press("#search", "Enter")
+        assert head(page) == "decoder." + page.inner_text(f".roles li:nth-child({chip + 1}) a:first-of-type")
     page.press("#search", "Escape")
     assert len(shown(page)) == 12
 
@@ -191,7 +196,9 @@ def test_it_can_be_read_by_keyboard_and_screen_reader(page):
     assert page.eval_on_selector_all("#grid [aria-selected='true']", "cells => cells.length") == 1
     label = page.get_attribute(cell(2, 1), "aria-label")
     assert label == f"layer 2, head 1: {ROLES[7]}"
-    assert page.eval_on_selector_all("#grid [role=row]", "rows => rows.length") == N_LAYER
+    assert page.eval_on_selector_all("#grid [role=row]", "rows => rows.length") == N_LAYER + 1
+    heads = page.eval_on_selector_all("#grid [role=columnheader]", "all => all.map(b => [b.ariaLabel, b.textContent])")
+    assert heads == [[f"head {n}", str(n)] for n in range(N_HEAD)]
     nameless = """() => [...document.querySelectorAll('main :is(button, input, select, a, [tabindex])')].filter(e =>
         e.offsetParent && !(e.getAttribute('aria-label') || e.textContent.trim() || e.labels?.length || e.title)
     ).map(e => e.outerHTML.slice(0, 90))"""

@@ -50,6 +50,9 @@ def test_a_thousand_heads(tmp_path, visit):
     page.select_option("#pick-layer", "39")
     page.wait_for_selector("#panel[data-maps='decoder.39.0']")
     assert page.inner_text("#panel-title") == "Layer 39, head 0"
+    for text, n in (("layer 3", 25), ("layer 39, head 2", 1), ("head 1", 40), ("L39H24", 1)):  # not layers 30 to 39
+        page.fill("#search", text)
+        assert page.inner_text("#matches") == f"{n} of 1000 heads"
     check(page, 4)
 
 
@@ -62,6 +65,9 @@ def test_many_heads_fit_the_budget_are_drawn_on_demand_and_the_page_says_what_it
     assert path.stat().st_size < 25e6
     page = visit(path, height=500)
     assert page.query_selector(".head_tree svg.main-svg") is None  # not before it is seen
+    with page.expect_download() as waiting:  # or saved
+        page.eval_on_selector(".head_tree .save", "button => button.click()")
+    assert waiting.value.suggested_filename == "fake-tree.png"
     for kind in ("head_matrix", "head_tree", "head_grid", "heatmap"):
         page.locator(f".{kind} .plot").scroll_into_view_if_needed()
         page.wait_for_selector(f".{kind} .plot svg.main-svg")

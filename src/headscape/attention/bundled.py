@@ -150,7 +150,10 @@ def find_bundled(name: str) -> Bundled:
         return BUNDLED[name]
     near = difflib.get_close_matches(name, BUNDLED, n=1, cutoff=0.5)
     hint = f"did you mean {near[0]}? " if near else ""
-    raise InputError(f"no bundled model '{name}'; {hint}known: {', '.join(sorted(BUNDLED))}")
+    raise InputError(
+        f"no bundled model '{name}'; {hint}known: {', '.join(sorted(BUNDLED))}; or give a folder, a .gguf file or a hub "
+        "id (owner/name)"
+    )
 
 
 def weights_folder(model: Bundled) -> Path:

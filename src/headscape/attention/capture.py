@@ -19,7 +19,7 @@ from headscape.attention.pooling import check_pool, rows_of_windows
 from headscape.attention.samples import Sample, replayed, samples_of
 from headscape.attention.sites import Site, run, select_heads
 from headscape.attention.tapping import tapped
-from headscape.attention.wrapping import Model, evaluating, wrap_module
+from headscape.attention.wrapping import Model, evaluating, lender, wrap_module
 from headscape.captures import KEEP, Batch, Capture
 from headscape.checks import integer, renamed
 from headscape.checks import seed as check_seed
@@ -138,7 +138,7 @@ def _captured(
             memory = Memory()
             plan.run(sample, memory, i)
             held.append(Batch(plan.info(sample), list(memory.arrays), memory.arrays.__getitem__))
-        return Capture.in_memory(held)
+        return Capture.in_memory(held, {"config": plan.config, "inputs": plan.facts}, lender(plan.model))
     folder = Path(out)
     _check_space(folder, plan.needed.batch_bytes * len(plan.samples))
     with locked(folder / f"capture{LOCK}", f"the capture in {folder}", say):

@@ -13,10 +13,14 @@ from headscape.attention.models import Model
 from headscape.attention.sites import run
 from headscape.attention.tapping import tapped
 from headscape.attention.taps import AttentionCall, Tap
+from headscape.attention.wrapping import evaluating
 from headscape.errors import InputError
 from headscape.tensor import HeadId
 
 __all__ = ["repeated_sequence_scores"]
+
+SIZES = ("vocab_size", "d_vocab")
+"""How configurations call the number of tokens a network knows: those of transformers, and of TransformerLens."""
 
 
 class _Offsets(Tap):
@@ -44,16 +48,31 @@ def repeated_sequence_scores(
 
     `length` random tokens are shown twice. In the second copy, an induction head attends to the token after the earlier
     occurrence (length - 1 back), a duplicate-token head to the occurrence itself (length back). Random tokens have no
-    other structure; chance is what a head scores that spreads its attention evenly.
+    other structure; chance is what a head scores that spreads its attention evenly. No tokenizer is needed.
     """
-    beside = model.task in ("seq2seq-lm", "module") or model.images is not None
-    if beside or model.tokenizer is None or not model.causal:
-        raise InputError(f"induction needs a decoder that reads text, and {model.source} is not one")
-    prefix = list(model.prefix)
-    if model.max_tokens is not None:
-        length = min(length, (model.max_tokens - len(prefix)) // 2)
-    special = set(getattr(model.tokenizer, "all_special_ids", []))
-    ordinary = np.array([i for i in range(model.config.vocab_size) if i not in special])
+    with evaluating(model):
+        config = getattr(model.module, "cfg", None) if model.reads_ids else model.config
+        size = next((int(n) for name in SIZES if (n := getattr(config, name, None))), 0)
+        if model.task == "seq2seq-lm" or model.images is not None or not size or not model.causal:
+            raise InputError(f"induction needs a decoder that reads text, and {model.source} is not one")
+        prefix = list(model.prefix)
+        ordinary = _ordinary(model, size)
+        limit = model.max_tokens or getattr(config, "n_ctx", None) or 2 * length + len(prefix)
+        length = min(length, (limit - len(prefix)) // 2, len(ordinary))
+        return _scores(model, prefix, ordinary, length, n_sequences, seed)
+
+
+def _ordinary(model: Model, size: int) -> npt.NDArray[np.int64]:
+    """The ids of tokens that are not special."""
+    special = getattr(model.tokenizer, "all_special_ids", None)
+    if special is None:
+        special = [getattr(model.config, f"{name}_token_id", None) for name in ("bos", "eos", "pad")]
+    return np.setdiff1d(np.arange(size), np.array([i for i in special if isinstance(i, int)], dtype=np.int64))
+
+
+def _scores(
+    model: Model, prefix: list[int], ordinary: npt.NDArray[np.int64], length: int, n_sequences: int, seed: int
+) -> dict[str, dict[HeadId, float]]:
     rng = np.random.default_rng(seed)
     tap = _Offsets(len(prefix) + length, {"induction": length - 1, "duplicate": length})
     with torch.no_grad(), tapped(model.module, tap, model.attention):

@@ -95,8 +95,8 @@ def read_texts(inputs: str | Path | Sequence[str]) -> list[str]:
     A single string is a path when such a file or folder exists, and is refused when it looks like one (a separator, a
     known ending) and does not; any other is a prompt.
     """
+    path = _path_of(inputs) if isinstance(inputs, (str, Path)) else None
     if isinstance(inputs, (str, Path)):
-        path = _path_of(inputs)
         if path is None:
             texts: list[str] = Prompts([str(inputs)])
         else:
@@ -108,7 +108,7 @@ def read_texts(inputs: str | Path | Sequence[str]) -> list[str]:
             if not isinstance(text, str):
                 raise InputError(f"text {i} is a {type(text).__name__}, not a string")
     if not any(text.strip() for text in texts):
-        raise InputError("the text is empty")
+        raise InputError("the text is empty" if path is None else f"the text is empty: {path}")
     return texts
 
 
@@ -183,7 +183,7 @@ def cut_windows(
     if not cut:
         raise InputError(
             f"the longest text has {longest + total} tokens, a window needs {tokens}; lower tokens to "
-            f"{longest + total} or less, or keep short texts as they are (keep_short)"
+            f"{longest + total} or less, or give short texts as prompts (--prompt; in Python a list of them)"
         )
     if batches is not None and batches > len(cut):
         raise InputError(

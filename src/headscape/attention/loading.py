@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import io
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, redirect_stderr
+from contextlib import contextmanager, nullcontext, redirect_stderr
 from functools import partial
 from logging import ERROR, getLogger
 from pathlib import Path
@@ -160,8 +160,43 @@ def read_module(
                 bare = _builder(kind)(read_config(folder))
             # safetensors are read where they are; only weights that change their type are written anew
             options |= {"device_map": device_map_of(device_map, bare), "offload_folder": cache_root() / "offload"}
-        module, info = kind.from_pretrained(folder, trust_remote_code=False, **options)
+        with _unmapped() if _changes(folder, dtype) else nullcontext():
+            module, info = kind.from_pretrained(folder, trust_remote_code=False, **options)
     return module, sorted(info["missing_keys"])
+
+
+def _changes(folder: Path, dtype: Any) -> bool:
+    """Whether weights of a folder get another number type in memory than they have in its files."""
+    from safetensors import safe_open
+
+    kept = {"float32": "F32", "float16": "F16", "bfloat16": "BF16"}.get(str(dtype).removeprefix("torch."))
+    for file in folder.glob("*.safetensors"):
+        with safe_open(file, framework="np") as opened:
+            types = {opened.get_slice(name).get_dtype() for name in opened.keys()}  # noqa: SIM118
+        if any(kind != kept and kind.lstrip("B").startswith("F") for kind in types):  # not counters and masks
+            return True
+    return False
+
+
+@contextmanager
+def _unmapped() -> Iterator[None]:
+    """Let transformers read weights rather than map their files.
+
+    A mapped file whose weights are converted stays in memory beside what is made of it until the last one is done.
+    """
+    from transformers import modeling_utils as untyped
+
+    reading: Any = untyped
+    mapped = reading.safe_open
+
+    def opened(*given: Any, **options: Any) -> Any:
+        return mapped(*given, **(options | {"backend": "pread"} if "backend" in options else options))
+
+    reading.safe_open = opened
+    try:
+        yield
+    finally:
+        reading.safe_open = mapped
 
 
 def _builder(kind: Any) -> Any:

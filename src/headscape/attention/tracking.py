@@ -6,6 +6,7 @@ import time
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -41,7 +42,7 @@ class Tracker:
     out
         Folder of the series, new or of the same training.
     tokenizer
-        For text, where the model in training does not bring one.
+        For text, where neither the model in training nor the Trainer brings one.
     tokens, batches
         Length of a context and how many; few are enough, and cheap.
 
@@ -108,9 +109,9 @@ class Tracker:
         return 0.0 if self._begun is None else self.seconds / max(time.perf_counter() - self._begun, 1e-9)
 
     def _capture(self, given: torch.nn.Module | Model) -> None:
-        module = given.module if isinstance(given, Model) else given
         with evaluating(given):
-            model = wrap_module(module, tokenizer=getattr(given, "tokenizer", None) or self.tokenizer)
+            model = _as_it_is(given)
+            model.tokenizer = model.tokenizer or self.tokenizer
             if self.inputs is None:
                 self.inputs = repeated_tokens(model, self.tokens, self.batches, self.random_state)
             place = self.out / f"step-{self.count:08d}"
@@ -124,20 +125,32 @@ class Tracker:
 
     def callback(self) -> Any:
         """A callback for the Trainer of transformers, which captures after the steps that this tracker is due."""
-        from transformers import TrainerCallback
+        from transformers import PreTrainedTokenizerBase, TrainerCallback
 
         tracker = self
 
         class Following(TrainerCallback):
             """Calls the tracker at the start and after every step of the optimizer."""
 
-            def on_train_begin(self, args: Any, state: Any, control: Any, model: Any = None, **_: Any) -> None:
-                tracker.step(model, int(state.global_step))
+            def on_train_begin(self, args: Any, state: Any, control: Any, **known: Any) -> None:
+                reader = known.get("processing_class")
+                if tracker.tokenizer is None and isinstance(reader, PreTrainedTokenizerBase):
+                    tracker.tokenizer = reader
+                tracker.step(known["model"], int(state.global_step))
 
-            def on_step_end(self, args: Any, state: Any, control: Any, model: Any = None, **_: Any) -> None:
-                tracker.step(model, int(state.global_step))
+            def on_step_end(self, args: Any, state: Any, control: Any, **known: Any) -> None:
+                tracker.step(known["model"], int(state.global_step))
 
         return Following()
+
+
+def _as_it_is(given: torch.nn.Module | Model) -> Model:
+    """The network in training as a model of its own: no longer that of the files it was loaded from."""
+    if not isinstance(given, Model):
+        return wrap_module(given)
+    inside = wrap_module(given.module, given.attention)
+    source = inside.source if given.weights else given.source
+    return replace(given, module=inside.module, source=source, weights=(), location=None, random_init=None)
 
 
 def _captures(given: Any) -> bool:

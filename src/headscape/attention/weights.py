@@ -76,11 +76,9 @@ class Skipped(NamedTuple):
 
 
 def check_changeable(network: nn.Module, what: str) -> None:
-    """Raise an `InputError` for a network with layers on disk, whose weights nothing can be done to."""
+    """Raise an `InputError` for a network with layers on disk, whose weights nothing can be done to; `what` needs it whole."""
     if on_disk(network):
-        raise InputError(
-            f"{what} changes the model, and some of its layers are on disk; load it whole (another --device)"
-        )
+        raise InputError(f"{what}, and some of its layers are on disk; load it whole (another --device)")
 
 
 def check_weights(network: nn.Module) -> None:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator, Sequence
+import warnings
+import weakref
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -21,7 +23,7 @@ if TYPE_CHECKING:
 
     from headscape.attention.sites import Site
 
-__all__ = ["Model", "described", "evaluating", "wrap_module"]
+__all__ = ["Model", "described", "evaluating", "lender", "wrap_module"]
 
 Task = Literal["causal-lm", "masked-lm", "seq2seq-lm", "image-classifier", "classifier", "encoder", "module"]
 
@@ -238,6 +240,33 @@ def evaluating(model: Any) -> Iterator[None]:
     finally:
         for part, training in modes:
             part.training = training
+
+
+def lender(model: Model) -> Callable[[], Model | None]:
+    """A function that finds a model again without keeping it alive.
+
+    It returns None, with a warning, once the network is gone or its weights were changed in place, as training does.
+    """
+    network, facts = weakref.ref(model.module), replace(model, module=None)  # type: ignore[arg-type]
+    before = _changes(model)
+
+    def found() -> Model | None:
+        module = network()
+        if module is not None:
+            again = replace(facts, module=module)
+            if _changes(again) == before:
+                return again
+        what = "is gone: nothing holds it any more" if module is None else "has other weights by now"
+        warnings.warn(f"the model of this capture ({facts.source}) {what}; what needs it is left out", stacklevel=4)
+        return None
+
+    return found
+
+
+def _changes(model: Model) -> int:
+    """How often weights were changed in place; 0 where they come and go with every pass."""
+    own = [] if model.device_map is not None else model.module.parameters()
+    return sum(weight._version for weight in own if not weight.is_inference())
 
 
 def _underlying(module: Any, tokenizer: Any, attention: Sequence[str] | None) -> tuple[Any, Any, Sequence[str] | None]:

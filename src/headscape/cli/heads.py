@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from typing import Annotated
 
 import pandas as pd
@@ -33,14 +34,18 @@ def heads(
     if gap := Run.open(run).gap:
         sayer(as_json)(gap)
     tables: dict[str, pd.DataFrame] = {}
-    for name in meanings if role is None else [find_role(role)]:
-        try:
-            found = find_heads(run, name, None, block=block)
-        except InputError:
-            if role is not None:
-                raise
-            continue  # a pattern that nothing here can show
-        tables[name] = found.head(top) if role is not None else found[found["holds"]].head(top)
+    with warnings.catch_warnings(record=True) as heard:
+        warnings.simplefilter("always", UserWarning)
+        for name in meanings if role is None else [find_role(role)]:
+            try:
+                found = find_heads(run, name, None, block=block)
+            except InputError:
+                if role is not None:
+                    raise
+                continue  # a pattern that nothing here can show
+            tables[name] = found.head(top) if role is not None else found[found["holds"]].head(top)
+    for line in dict.fromkeys(str(one.message) for one in heard):
+        sayer(as_json)(line)
     if as_json:
         print_json({name: as_records(table) for name, table in tables.items()})
         return

@@ -67,6 +67,7 @@ class Bars:
             self._task = self._bar.add_task(self._name, total=total, rate="")
         speed = self._bar.tasks[-1].speed
         rate = "" if not speed else f"{speed:.2g}/s" if speed >= 1 else f"{1 / speed:.2g} s each"
+        rate = "" if speed and speed > 100 else rate  # what was there already counts as done at once
         self._bar.update(self._task, completed=done, total=total, rate=rate)
 
     def close(self) -> None:
@@ -111,7 +112,7 @@ def print_facts(title: str, facts: Mapping[str, Any], as_json: bool, shown: Mapp
 
 
 NEXT = {  # what a reader may want after a study
-    "prune": "headscape prune {run} --out FOLDER writes the smaller model",
+    "prune": "the same command with --out FOLDER writes the smaller model",
     "softmax": "do its weights look random? headscape spectra {run}",
     "spectra": "how far do Gaussians predict its scores? headscape gaussian {run}",
     "gaussian": "do tokens become alike along depth? headscape collapse {run}",
@@ -157,13 +158,12 @@ def finish(
         known = [claim(finding.claim) for finding in findings if finding.citation is not None and finding.claim]
         for source in dict.fromkeys(one.source for one in known):
             out.print(f"Claims tested: {source}.", style="dim")
-    lines = [
-        f"{f'{b}: ' if len(results) > 1 and (b := getattr(r, 'block', '')) else ''}{r.headline()}" for r in results
-    ]
+    several = sum(hasattr(result, "block") for result in results) > 1
+    lines = [f"{f'{b}: ' if several and (b := getattr(r, 'block', '')) else ''}{r.headline()}" for r in results]
     look = f"headscape report {at} --open" if page is None else page.resolve()
     for line in beside:
         out.print(line, soft_wrap=True)
-    close("; ".join(lines), look, then or _next(results[0], at))
+    close("; ".join(lines), look, then or _next(results, at))
 
 
 def close(found: str, look: Path | str, then: str) -> None:
@@ -172,15 +172,18 @@ def close(found: str, look: Path | str, then: str) -> None:
         out.print(line, soft_wrap=True)
 
 
-def _next(result: Result, run: Path | str) -> str:
+def _next(results: Sequence[Result], run: Path | str) -> str:
     """What to do after a study; after organizing, what there are heads for."""
-    if not isinstance(roles := getattr(result, "by_role", None), dict):
-        return NEXT.get(result.study, "headscape heads {run}").format(run=run)
+    found = [roles for result in results if isinstance(roles := getattr(result, "by_role", None), dict)]
+    if not found:
+        return NEXT.get(results[0].study, "headscape heads {run}").format(run=run)
     from headscape.roles import find_role
     from headscape.runs import Run
 
+    roles = next(filter(None, found), None)
     first = f" --role {shlex.quote(find_role(next(iter(roles))))}" if roles else ""
-    prune = f", or which can be removed: headscape prune {run}" if Run.open(run).model_source else ""
+    block = " --block BLOCK" if len(found) > 1 else ""
+    prune = f", or which can be removed: headscape prune {run}{block}" if Run.open(run).model_source else ""
     return f"headscape heads {run}{first}{prune}"
 
 

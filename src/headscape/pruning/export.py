@@ -27,6 +27,7 @@ from headscape.attention.projections import input_width, output_projections
 from headscape.attention.ragged import is_ragged, write_plans
 from headscape.attention.sites import example_input, run, select_heads
 from headscape.attention.tapping import attention_implementation
+from headscape.attention.weights import check_changeable
 from headscape.errors import HeadscapeError, InputError
 from headscape.locks import locked
 from headscape.pruning import forms, llamacpp, savings
@@ -235,6 +236,7 @@ def _check(model: Model, heads: Iterable[Any], kind: str) -> dict[str, list[int]
         raise InputError(f"{model.source} is a plain module; only a model of transformers can be loaded again")
     if is_ragged(model.module):
         raise InputError(f"{model.source} is a ragged export already; export the intact model without all these heads")
+    check_changeable(model.module, "writing a smaller model copies it")
     if kind == "gguf":
         llamacpp.check_gguf(model)
     chosen = select_heads(model, heads)

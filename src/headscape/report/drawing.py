@@ -219,7 +219,7 @@ def _frames(spec: FigureSpec) -> Figure:
     """At most four frames side by side, first and last among them; one row per panel."""
     data, n = spec.data, len(spec.data["frames"])
     chosen = sorted(set(np.linspace(0, n - 1, min(4, n)).round().astype(int).tolist()))
-    kinds = list(dict.fromkeys(name for frame in data["group"] for name in frame))
+    kinds = list(dict.fromkeys([*data.get("kinds", ()), *(name for frame in data["group"] for name in frame)]))
     figure = Figure(figsize=(PAGE, 2.2 * len(data["panels"]) + 0.6))
     figure.suptitle(words(spec.title, 90), fontsize=9)
     axes = figure.subplots(len(data["panels"]), len(chosen), squeeze=False, sharex="row", sharey="row")

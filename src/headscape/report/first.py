@@ -12,7 +12,7 @@ from headscape.report.palette import DARK, LIGHT
 from headscape.report.text import escape, number
 from headscape.roles import BLOCK_ROLES, MIXED, ROLES, find_role, role_name
 
-__all__ = ["PANEL", "first_screen", "heads_by_role", "opening_head", "role_css"]
+__all__ = ["PANEL", "first_screen", "heads_by_role", "opening_head", "role_css", "strongest_first"]
 
 PANEL = '<section id="panel" class="panel" aria-label="Selected head" tabindex="-1" data-keys></section>'
 ORDER = [role_name(role) for role in (*ROLES, *BLOCK_ROLES)]
@@ -38,7 +38,7 @@ def heads_by_role(scene: Scene) -> dict[str, list[int]]:
         score = scores.get(_key(role))
         if score is not None:
             heads.sort(key=lambda i, score=score: -float(np.nan_to_num(score[i])))  # type: ignore[misc]
-    return dict(sorted(found.items(), key=lambda item: rank.get(item[0], len(ORDER))))
+    return dict(sorted(found.items(), key=lambda item: rank.get(role_name(item[0]), len(ORDER))))
 
 
 def _key(role: str) -> str:
@@ -48,9 +48,14 @@ def _key(role: str) -> str:
         return role
 
 
+def strongest_first(scene: Scene) -> list[int]:
+    """The heads that have a role, role after role, the strongest of each first."""
+    return [i for role, heads in heads_by_role(scene).items() if role != MIXED for i in heads]
+
+
 def opening_head(scene: Scene) -> int:
     """The head to open the page with: the strongest induction head, else that of the first role there is."""
-    return next((heads[0] for role, heads in heads_by_role(scene).items() if role != MIXED), 0)
+    return next(iter(strongest_first(scene)), 0)
 
 
 def _classes(by_role: dict[str, list[int]]) -> dict[str | None, str]:
@@ -115,7 +120,7 @@ def _grid(scene: Scene, by_role: dict[str, list[int]], classes: dict[str | None,
     role_of = {i: role for role, heads in by_role.items() for i in heads}
     order = sorted(range(len(scene.heads)), key=lambda i: (_block_rank(scene)[scene.heads[i].block], scene.heads[i]))
     width = 1 + max(head.head for head in scene.heads)
-    lines, row, block = [], 0, None
+    lines, row, block = [_head_numbers(width)], 0, None
     for (own, layer), group in groupby(order, key=lambda i: scene.heads[i][:2]):
         if own != block and len(_block_rank(scene)) > 1:
             lines.append(f'<div class="block" role="row"><span role="rowheader">{escape(own)}</span></div>')
@@ -132,6 +137,16 @@ def _grid(scene: Scene, by_role: dict[str, list[int]], classes: dict[str | None,
         f'style="{size}" data-keys>{"".join(lines)}</div>'
         '<p class="note">One cell per head: rows are layers, columns are heads. Choose one, or move with the arrow keys.</p>'
     )
+
+
+def _head_numbers(width: int) -> str:
+    """The line of head numbers above the grid; of many every fourth."""
+    step = 1 if width <= 16 else 4
+    numbers = "".join(
+        f'<b role="columnheader" aria-label="head {n}" style="grid-column:{n + 2}">{n}</b>'
+        for n in range(0, width, step)
+    )
+    return f'<div class="row numbers" role="row">{numbers}</div>'
 
 
 def _block_rank(scene: Scene) -> dict[str, int]:

@@ -18,7 +18,7 @@ from typing import Any
 
 from headscape.report import palette
 from headscape.report.findings import findings, missing
-from headscape.report.first import first_screen, heads_by_role, opening_head, role_css
+from headscape.report.first import first_screen, heads_by_role, opening_head, role_css, strongest_first
 from headscape.report.gather import Column, Scene
 from headscape.report.headmaps import HeadMaps
 from headscape.report.packing import pack
@@ -108,6 +108,7 @@ class Page:
     def _data(self, pictures: Mapping[str, Any]) -> dict[str, Any]:
         return {
             "opening": opening_head(self.scene),
+            "strongest": strongest_first(self.scene),
             "roles": [visible(role) for role in heads_by_role(self.scene)],
             "heads": [list(head) for head in self.scene.heads],
             "columns": [_column(column) for column in self.scene.columns],

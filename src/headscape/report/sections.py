@@ -96,11 +96,13 @@ def _still(coordinates: npt.NDArray[np.float64], heads: Sequence[HeadId]) -> str
 
 def table(columns: Sequence[Any], rows: Sequence[Sequence[Any]], name: str) -> str:
     """Return an HTML table of at most 500 rows, numbers on the right, all text escaped."""
-    head = "".join(f'<th scope="col">{escape(column)}</th>' for column in columns)
+    first = rows[0] if rows else columns
+    head = "".join(
+        f'<th scope="col"{_side(cell)}>{escape(column)}</th>' for column, cell in zip(columns, first, strict=True)
+    )
     lines = []
     for row in rows[:MAX_ROWS]:
-        right = (' class="number"' if is_number(cell) else "" for cell in row)
-        cells = (f"<td{side}>{escape(number(cell, 4), 300)}</td>" for cell, side in zip(row, right, strict=True))
+        cells = (f"<td{_side(cell)}>{escape(number(cell, 4), 300)}</td>" for cell in row)
         lines.append(f"<tr>{''.join(cells)}</tr>")
     more = f"<p>The first {MAX_ROWS} of {number(len(rows))} rows.</p>" if len(rows) > MAX_ROWS else ""
     return (
@@ -113,3 +115,7 @@ def caption(spec: FigureSpec) -> str:
     """Return how to read a figure and what it does not prove."""
     caveat = f"<p><b>What it does not prove.</b> {escape(spec.caveat)}</p>" if spec.caveat else ""
     return f"<p><b>How to read this.</b> {escape(spec.read)}</p>{caveat}"
+
+
+def _side(cell: Any) -> str:
+    return ' class="number"' if is_number(cell) else ""

@@ -35,7 +35,8 @@ def report(source: Run | Capture | Result | Sequence[Result] | str | Path, out: 
     Parameters
     ----------
     source
-        A run or its directory, with whatever studies it has; a capture (one in memory is organized for the page); or
+        A run or its directory, with whatever studies it has; a capture (one in memory is organized for the page, with
+        the model it was made from while that is there); or
         one or more results, whose page then has no attention maps.
     out
         Where to write; RUN/report.html for a run, else report.html here.
@@ -57,9 +58,11 @@ def report(source: Run | Capture | Result | Sequence[Result] | str | Path, out: 
         from headscape.studies.organize import organize
 
         with tempfile.TemporaryDirectory(prefix="headscape-") as scratch:
-            run = write_capture(source, Path(scratch) / "attention in memory").run
+            model = source.model
+            facts = source.facts if model is None else {**source.facts, "model": model.describe()}
+            run = write_capture(source, Path(scratch) / "attention in memory", **facts).run
             assert run is not None
-            found = organize(run, model=None)
+            found = organize(run, model=model)
             return write_report(run, found if isinstance(found, list) else [found], Path(out or "report.html"))
     run = source.run if isinstance(source, Capture) else source if isinstance(source, Run) else Run.open(source)
     assert run is not None

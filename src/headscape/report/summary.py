@@ -43,7 +43,7 @@ def _model(run: Run, scene: Scene) -> str:
     model = run.meta.get("model", {})
     layers = {(head.block, head.layer) for head in scene.heads}
     blocks = {head.block for head in scene.heads}
-    given = "given in memory" if run.meta.get("config", {}).get("kind") == "memory" else "imported from a file"
+    given = "imported from a file" if run.meta.get("config", {}).get("kind") == "import" else "given in memory"
     none = f"attention {given}, no model" if captures(run) else "networks made for this study"
     parts = [
         (model.get("family"), f"{model.get('family')}, {model.get('task', 'task unknown')}"),
@@ -68,7 +68,7 @@ def _input(run: Run, capture: Capture | None) -> str:
         what = "prompt" if kind == "text" else "input"
         few = list(dict.fromkeys(lengths))  # of two prompts in their order, of more from the shortest to the longest
         span = " and ".join(map(str, few)) if len(few) <= 2 else f"{min(few)} to {max(few)}"
-        return f"{_count(n_batch, what)}{f' of {span} tokens' if lengths else ''}; each is one batch"
+        return f"{_count(n_batch, what)}{f' of {span} tokens' if lengths else ''}{'; each is one batch' if n_batch > 1 else ''}"
     if kind == "text":
         among = f" of {number(inputs['windows'])}" if isinstance(inputs.get("windows"), int) else ""
         pooled = f", pooled to {number(config['pool'])} blocks" if config.get("pool") else ""

@@ -1,5 +1,7 @@
 """Heads are found by role: in a network whose induction head is made by hand, and in no random one."""
 
+import copy
+import gc
 import shutil
 
 import numpy as np
@@ -8,6 +10,8 @@ import torch
 from torch import nn
 
 import headscape as hs
+from tiny import Letters
+from zoo import make
 
 N_TOKEN, N_POSITION = 12, 24
 
@@ -129,10 +133,53 @@ def test_a_run_and_its_organized_result_say_the_same(tmp_path):
         hs.find_heads(tmp_path / "run", "induction")
 
 
+@pytest.fixture(scope="module")
+def network():
+    return make("llama")
+
+
+def test_a_capture_in_memory_asks_the_model_it_was_made_from(network, tmp_path):
+    captured = hs.capture(network, [[1, 2, 3, 4, 5]])  # no token comes again, and there is no tokenizer
+    found = hs.find_heads(captured, "induction", top=None)
+    assert {"copying", "share"} < set(found) and found["chance"].iloc[0] < 0.05
+    hs.capture(hs.wrap_module(network, tokenizer=Letters()), "abcde", out=tmp_path / "run")
+    for given in (network, hs.wrap_module(network)):
+        assert hs.find_heads(tmp_path / "run", "induction", top=None, model=given)["score"].equals(found["score"])
+        assert hs.find_heads(captured.tensor(0), "induction", top=None, model=given).equals(found)
+    result = hs.organize(captured)
+    assert hs.find_heads(result, "induction", top=None)["score"].tolist() == found["score"].tolist()
+    with pytest.raises(hs.InputError, match="nothing here can show the role 'induction'"):
+        hs.find_heads(captured, "induction", model=None)
+    with pytest.raises(hs.InputError, match="no head decoder.2.0: it is not the one that was captured"):
+        hs.find_heads(
+            hs.AttentionTensor(np.full((3, 3, 12), 1 / 3), [hs.HeadId("decoder", n, 0) for n in range(12)]),
+            model=network,
+        )
+
+
+def test_a_model_that_was_trained_on_or_is_gone_is_not_asked(network):
+    own = copy.deepcopy(network)
+    captured = hs.capture(own, [[1, 2, 3, 1, 2, 3]])
+    assert captured.model.module is own
+    before = hs.find_heads(captured, "duplicate", model=None, top=None)
+    with torch.no_grad():
+        own.model.embed_tokens.weight.mul_(1.5)
+    with pytest.warns(UserWarning, match="has other weights by now"):
+        assert hs.find_heads(captured, "duplicate", top=None).equals(before)
+    again = hs.capture(own, [[1, 2, 3, 1, 2, 3]])
+    del own
+    gc.collect()
+    with pytest.warns(UserWarning, match="is gone: nothing holds it"):
+        assert again.model is None
+    assert hs.from_attentions([np.eye(3)[None]]).model is None
+
+
 def test_what_cannot_be_found_is_said():
     X = hs.AttentionTensor(np.full((3, 3, 2), 1 / 3))
     with pytest.raises(hs.InputError, match="nothing here can show the role 'induction'"):
         hs.find_heads(X, "induction")
+    with pytest.raises(hs.InputError, match="'punctuation': it needs punctuation or separators among the tokens"):
+        hs.find_heads(X, "separator")
     with pytest.raises(hs.InputError, match="top must be at least 1"):
         hs.find_heads(X, "self", top=0)
     with pytest.raises(hs.InputError, match="no role is called"):

@@ -55,6 +55,15 @@ def test_since_counts_back_from_the_end(result):
     assert frame.loc[(0, 0), "since"] == 0
 
 
+def test_the_slider_has_the_colours_of_the_grid_whatever_role_came_first(result):
+    from headscape.report.first import heads_by_role
+    from headscape.report.gather import gather
+
+    shown = [role for role in heads_by_role(gather([result])) if role != "mixed"]
+    assert len(shown) > 1 and shown[0] == "induction"  # at first no head is one
+    assert result.figures()[0].data["kinds"][: len(shown)] == shown
+
+
 def test_only_the_head_that_changes_moves(result):
     moved = result.moved.round(6)
     assert (moved[:, :3] == 0).all() and (moved[[0, 2]] == 0).all() and moved[1, 3] > 0.3

@@ -7,12 +7,12 @@ const headLink = (i) => (manyBlocks ? headId(i) : `${heads[i][1]}.${heads[i][2]}
 const linked = new Map(heads.map((_, i) => [headLink(i), i]));
 heads.forEach((h, i) => { if (!linked.has(headId(i))) linked.set(headId(i), i); });
 
+const pointed = (text) => text.replace(/^L(\d+)H(\d+)$/i, "$1.$2"); // "L18H6" is 18.6
+
 // "#18.6", "#decoder.18.6" or "#L18H6"; -1 for the address of something else
 function headOfAddress() {
-  let text = "";
-  try { text = decodeURIComponent(location.hash.slice(1)); } catch { return -1; }
-  const short = /^L(\d+)H(\d+)$/i.exec(text);
-  const name = short ? `${short[1]}.${short[2]}` : text;
+  let name = "";
+  try { name = pointed(decodeURIComponent(location.hash.slice(1))); } catch { return -1; }
   return linked.get(name) ?? heads.findIndex((h) => `${h[1]}.${h[2]}` === name);
 }
 
@@ -40,10 +40,12 @@ const filter = { roles: new Set(), text: "" };
 function matches(head) {
   const role = roleColumn?.values[head] ?? "";
   if (filter.roles.size && !filter.roles.has(role)) return false;
-  const wanted = filter.text.trim().toLowerCase();
+  const wanted = pointed(filter.text.trim()).toLowerCase();
   if (!wanted) return true;
   if (/^[\d.]+$/.test(wanted)) return headLink(head) === wanted || headLink(head).startsWith(wanted.endsWith(".") ? wanted : `${wanted}.`);
-  return role.toLowerCase().includes(wanted) || headName(head).toLowerCase().includes(wanted) || headId(head).toLowerCase() === wanted;
+  const name = headName(head).toLowerCase(), at = name.indexOf(wanted);
+  const named = at >= 0 && !/\d\d/.test(name.slice(at + wanted.length - 1, at + wanted.length + 1)); // "layer 2" is not layer 20
+  return named || role.toLowerCase().includes(wanted) || headId(head).toLowerCase() === wanted;
 }
 
 function applyFilter() {
@@ -66,7 +68,8 @@ function buildFilter() {
     if (event.key === "Escape") { search.value = filter.text = ""; applyFilter(); }
     if (event.key !== "Enter") return;
     const found = applyFilter();
-    if (found.length) { select(found[0]); cellOf.get(found[0])?.focus(); }
+    const best = data.strongest.find((i) => found.includes(i)) ?? found[0]; // of a role or a layer: its strongest head
+    if (found.length) { select(best); cellOf.get(best)?.focus(); }
   });
   for (const chip of document.querySelectorAll(".roles button")) {
     chip.addEventListener("click", () => {

@@ -27,16 +27,14 @@ async function drawOrSay(box) {
   }
 }
 
-// with many heads a picture is drawn when it comes near the window, or when the page is printed
+// with many heads a picture is drawn when it comes near the window, is saved, or when the page is printed
 const MANY = 1000;
-const waiting = new Set();
-const drawNow = (box) => { if (waiting.delete(box)) drawOrSay(box); };
-const watcher = new IntersectionObserver((entries) => { for (const seen of entries) if (seen.isIntersecting) drawNow(seen.target); }, { rootMargin: "400px" });
-function whenSeen(box) {
-  waiting.add(box);
-  watcher.observe(box);
+const waiting = new Set(), begun = new Map();
+function drawNow(box) { // resolves when the picture is there
+  if (waiting.delete(box)) begun.set(box, drawOrSay(box));
+  return begun.get(box);
 }
-
+const watcher = new IntersectionObserver((entries) => { for (const seen of entries) if (seen.isIntersecting) drawNow(seen.target); }, { rootMargin: "400px" });
 function paintAll() {
   const legend = byId("legend");
   if (legend) fillLegend(legend, colouring(state.colour));
@@ -80,12 +78,13 @@ async function start() {
   chosenByReader = true;
   if (document.readyState === "loading") await new Promise((resolve) => { addEventListener("DOMContentLoaded", resolve, { once: true }); });
   if (state.head >= 0) showPlots(state.head);
-  addSaving();
   const boxes = [...document.querySelectorAll("[data-figure]")];
+  for (const box of boxes) waiting.add(box);
+  addSaving();
   const pause = () => new Promise((resolve) => { setTimeout(resolve, 0); });
   for (const [i, box] of boxes.entries()) {
-    if (i && heads.length > MANY) { whenSeen(box); continue; }
-    await drawOrSay(box);
+    if (i && heads.length > MANY) { watcher.observe(box); continue; }
+    await drawNow(box);
     if (!i) document.body.dataset.first = String(Math.round(performance.now()));
     await pause();
   }

@@ -6,8 +6,9 @@ function headsTable() {
   details.addEventListener("toggle", () => {
     if (!details.open || details.querySelector("table")) return;
     const fixed = manyBlocks ? 3 : 2; // block, layer and head stay in sight
-    const names = [...["block", "layer", "head"].slice(3 - fixed), ...columns.map((c) => c.name)];
-    const cell = (k, i) => (k < fixed ? heads[i][k + 3 - fixed] : columns[k - fixed].values[i]);
+    const shown = [...columns.filter((c) => !c.number), ...columns.filter((c) => c.number)]; // the role before its scores
+    const names = [...["block", "layer", "head"].slice(3 - fixed), ...shown.map((c) => c.name)];
+    const cell = (k, i) => (k < fixed ? heads[i][k + 3 - fixed] : shown[k - fixed].values[i]);
     const body = el("tbody");
     let order = heads.map((_, i) => i), last = null, down = false;
     const fill = () => body.replaceChildren(...order.map((i) => {
@@ -16,7 +17,7 @@ function headsTable() {
       return line;
     }));
     const compare = (k) => (a, b) => { const [x, y] = [cell(k, a), cell(k, b)]; return typeof x === "number" ? x - y : String(x).localeCompare(String(y)); };
-    const head = el("tr", {}, ...names.map((name, k) => el("th", { scope: "col" }, el("button", { type: "button", text: name, on: { click: () => {
+    const head = el("tr", {}, ...names.map((name, k) => el("th", { scope: "col", class: typeof cell(k, 0) === "number" ? "number" : null }, el("button", { type: "button", text: name, on: { click: () => {
       down = last === k ? !down : typeof cell(k, 0) === "number"; // numbers: the highest first
       last = k;
       const known = order.filter((i) => !Number.isNaN(cell(k, i))).sort(compare(k));

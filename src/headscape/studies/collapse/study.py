@@ -120,7 +120,7 @@ def _models(
     if own is not None:
         from headscape.attention.weights import check_changeable
 
-        check_changeable(own.module, "the collapse study")
+        check_changeable(own.module, "the collapse study changes the model")
         _, other = models_of(captured, None, control, loader, seed, "")
         return {"trained": own} | ({} if other is None else {"random": other})
     if control and model:

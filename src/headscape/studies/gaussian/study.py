@@ -172,7 +172,7 @@ def _inputs(model: Model, captured: Capture, facts: Mapping[str, Any]) -> _Asked
     from headscape.studies.gaussian.units import embedded, ids_of, inputs_of
 
     samples = inputs_of(model, captured, facts["block"], facts["batches"])
-    check_changeable(model.module, "the Gaussian study")
+    check_changeable(model.module, "the Gaussian study changes the model")
     check_weights(model.module)
     ids = ids_of(model, samples, facts["block"])
     n_token = stop = len(samples[0].tokens[facts["block"]][0])

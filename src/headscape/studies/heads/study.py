@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import warnings
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
@@ -14,17 +15,33 @@ from headscape.captures import Capture, open_capture
 from headscape.checks import integer
 from headscape.checks import seed as check_seed
 from headscape.errors import InputError
-from headscape.roles import RoleFunction, batch_roles, find_role, role_table
+from headscape.roles import BLOCK_ROLES, PROBED, RoleFunction, batch_roles, find_role, role_table
 from headscape.runs import Run
 from headscape.studies.organize import OrganizeResult
+from headscape.studies.organize.heads import probed, probed_roles
 from headscape.studies.organize.units import shuffled_rows
 from headscape.studies.work.folder import newest_by_block
+from headscape.studies.work.models import Loader, models_of
 from headscape.tensor import AttentionTensor, HeadId
+
+if TYPE_CHECKING:
+    import torch
+
+    from headscape.attention.models import Model
 
 __all__ = ["find_heads"]
 
 SHUFFLES = 19
 """Draws of shuffled rows that a head must beat to have a role of one's own: one head of noise in twenty does."""
+
+NEEDS = {
+    "induction": "tokens that come again, or the model itself (model=)",
+    "duplicate": "tokens that come again, or the model itself (model=)",
+    "punctuation": "punctuation or separators among the tokens",
+    "next": "a network that looks ahead",
+    **dict.fromkeys(BLOCK_ROLES, "a pooled capture"),
+}
+"""What a role cannot be seen without, beside probabilities."""
 
 
 def find_heads(
@@ -33,6 +50,7 @@ def find_heads(
     top: int | None = 10,
     *,
     block: str | None = None,
+    model: Model | torch.nn.Module | bool | None = True,
     random_state: int = 0,
 ) -> pd.DataFrame:
     """The heads that follow a pattern most, best first.
@@ -50,6 +68,10 @@ def find_heads(
         How many; None for all.
     block
         Of an encoder-decoder: which block; all of them without.
+    model
+        Shows a decoder repeated random tokens for induction and duplicate token, and reads its weights for copying.
+        True takes the one that a capture in memory was made from, while something holds it, or loads that of a run
+        which is not organized yet; without one the inputs themselves are looked at. Results have been measured before.
 
     Returns
     -------
@@ -74,12 +96,12 @@ def find_heads(
         found = found.groupby(["block", "layer", "head"], sort=False, as_index=False).mean()
         found["holds"] = found["share"] > 0.5
     else:
-        found = _named(source, find_role(role), block)
+        found = _named(source, find_role(role), block, model, random_state)
     found = found.sort_values("score", ascending=False, kind="stable", ignore_index=True)
     return found if top is None else found.head(top)
 
 
-def _named(source: Any, role: str, block: str | None) -> pd.DataFrame:
+def _named(source: Any, role: str, block: str | None, model: Any, seed: int) -> pd.DataFrame:
     """Score, chance and share of every head for a role that has a name."""
     results = _results_of(source)
     if results:
@@ -87,15 +109,16 @@ def _named(source: Any, role: str, block: str | None) -> pd.DataFrame:
             raise InputError(f"the organized heads are of block {', '.join(blocks)}, not {block!r}")
         parts = [(result.heads, result.roles) for result in results if block in (None, result.block)]
     else:
-        parts = [_table_of(source, name) for name in _blocks_of(source, block)]
+        scores = _probe(source, model, seed) if role in PROBED else {}
+        parts = [_table_of(source, name, scores) for name in _blocks_of(source, block)]
     heads = pd.concat([heads for heads, _ in parts], ignore_index=True)
     sizes = np.cumsum([0, *(len(heads) for heads, _ in parts)])
     table = pd.concat([t.assign(number=t["number"] + sizes[i]) for i, (_, t) in enumerate(parts)])
     table = table[table["role"] == role] if len(table) else table
     if not len(table):
         raise InputError(
-            f"nothing here can show the role {role!r}: it needs probabilities, and tokens that repeat (induction, "
-            "duplicate) or can be looked ahead at (next); give such an input, or ask for another role, such as 'first'"
+            f"nothing here can show the role {role!r}: it needs {NEEDS.get(role, 'probabilities')}; give such an input, or "
+            "ask for another role, such as 'first'"
         )
     found = heads.iloc[table["number"]][["block", "layer", "head"]].reset_index(drop=True)
     for name in ("score", "chance", "share"):
@@ -125,12 +148,37 @@ def _blocks_of(source: Any, block: str | None) -> Sequence[str | None]:
     return captured.chosen(block)
 
 
-def _table_of(source: Any, block: str | None) -> tuple[pd.DataFrame, pd.DataFrame]:
+def _probe(source: Any, model: Any, seed: int) -> dict[str, dict[HeadId, float]]:
+    """What the model says of its heads, by column; nothing without a model that reads text."""
+    own = None if isinstance(model, bool) else model
+    if model is True and not isinstance(source, AttentionTensor):
+        loader = Loader(say=lambda line: warnings.warn(line, stacklevel=2))
+        own, _ = models_of(open_capture(source), True, None, loader, seed, "induction is measured on the inputs alone")
+    if own is None:
+        return {}
+    from headscape.attention.models import Model, wrap_module
+
+    try:
+        return probed(own if isinstance(own, Model) else wrap_module(own), seed)
+    except InputError:
+        return {}
+
+
+def _table_of(
+    source: Any, block: str | None, scores: Mapping[str, Mapping[HeadId, float]]
+) -> tuple[pd.DataFrame, pd.DataFrame]:
     tensors = list(_tensors(source, block))
     if tensors[0].kind != "probs":
         raise InputError("roles are about probabilities; these are scores before softmax")
-    heads = pd.DataFrame(tensors[0].heads, columns=list(HeadId._fields))
-    return heads, role_table([batch_roles(X) for X in tensors])
+    own = tensors[0].heads
+    missing = [head for of in scores.values() for head in own if head not in of]
+    if missing:
+        raise InputError(f"the model has no head {missing[0]}: it is not the one that was captured")
+    columns = {name: np.array([of[head] for head in own]) for name, of in scores.items()}
+    heads = pd.DataFrame(own, columns=list(HeadId._fields))
+    if "copying" in columns:
+        heads["copying"] = columns["copying"]
+    return heads, role_table([batch_roles(X) for X in tensors], probed_roles(columns))
 
 
 def _tensors(source: Any, block: str | None) -> list[AttentionTensor]:

@@ -24,7 +24,7 @@ from headscape.tensor import HeadId, Kind
 if TYPE_CHECKING:
     from headscape.attention.models import Model
 
-__all__ = ["asked", "head_table"]
+__all__ = ["asked", "head_table", "probed", "probed_roles"]
 
 SHOWN_AGAIN = 4
 """Inputs that are shown to the model again for the parts of its scores."""
@@ -41,7 +41,7 @@ def asked(model: Model | None, captured: Capture, block: str, seed: int, folder:
     inputs = {} if captured.run is None else captured.content()
     shown = [inputs.get(f"batch {number}") for number in captured.numbers[:SHOWN_AGAIN]]
     ways: dict[str, tuple[Callable[[], dict[str, dict[HeadId, float]]], object]] = {
-        "probes": (partial(_probed, model, seed), seed),
+        "probes": (partial(probed, model, seed), seed),
         "circuits": (partial(_parts, model, captured, block), shown),
     }
     found: dict[str, npt.NDArray[Any]] = {}
@@ -59,7 +59,7 @@ def asked(model: Model | None, captured: Capture, block: str, seed: int, folder:
     return found
 
 
-def _probed(model: Model, seed: int) -> dict[str, dict[HeadId, float]]:
+def probed(model: Model, seed: int) -> dict[str, dict[HeadId, float]]:
     """Induction and duplicate-token scores on repeated random tokens, and the copying score of the weights."""
     from headscape.attention.circuits import copying_scores
     from headscape.attention.induction import repeated_sequence_scores
@@ -84,6 +84,13 @@ def _parts(model: Model, captured: Capture, block: str) -> dict[str, dict[HeadId
     return found
 
 
+def probed_roles(probes: Arrays) -> dict[str, BatchRoles]:
+    """What was measured on repeated random tokens, as the table of roles takes it."""
+    return {
+        name: BatchRoles({name: probes[name]}, {name: float(probes["chance"][0])}) for name in PROBED if name in probes
+    }
+
+
 def head_table(
     heads: Sequence[HeadId], kind: Kind, batches: Sequence[Arrays], probes: Arrays
 ) -> tuple[pd.DataFrame, pd.DataFrame]:
@@ -96,12 +103,7 @@ def head_table(
         frame[f"{name}_null"] = np.mean([found["null_entropies"][k] for found in batches], axis=0)
     roles = pd.DataFrame()
     if len(batches[0]["roles"]):
-        made = {
-            name: BatchRoles({name: probes[name]}, {name: float(probes["chance"][0])})
-            for name in PROBED
-            if name in probes
-        }
-        roles = role_table([_roles_of(found) for found in batches], made)
+        roles = role_table([_roles_of(found) for found in batches], probed_roles(probes))
         frame["role"] = [role_name(role) for role in assign_roles(roles, len(frame))]
         for role, group in roles.groupby("role", sort=False):
             frame[str(role)] = group["score"].to_numpy()

@@ -51,7 +51,7 @@ def check_model(model: Model) -> None:
         )
     if model.tokenizer is None or not getattr(model.tokenizer, "is_fast", False):
         raise InputError(f"{model.source} has no fast tokenizer, which is needed for the characters of each token")
-    check_changeable(model.module, "the few-shot study")
+    check_changeable(model.module, "the few-shot study changes the model")
     check_weights(model.module)
 
 

@@ -13,6 +13,7 @@ import pandas as pd
 
 from headscape.attention.samples import replayed
 from headscape.attention.threads import torch_threads
+from headscape.attention.weights import check_changeable
 from headscape.captures import Capture, open_capture
 from headscape.checks import seed as check_seed
 from headscape.compiled import free_threads
@@ -240,7 +241,9 @@ def _plain(budget: float | Mapping[str, float] | None) -> dict[str, float] | flo
 
 
 def _unit(request: _Request, model: Model, out: Any) -> str:
-    """What is removed at a time."""
+    """What is removed at a time; `InputError` where a smaller model is asked for and this one is not whole."""
+    if out is not None or request.heal:
+        check_changeable(model.module, "writing or healing a smaller model copies it")
     if request.unit != "auto":
         return request.unit
     if out is None and request.kind != "uniform":

@@ -8,7 +8,7 @@ import numpy as np
 
 from headscape.intervals import mean_interval
 from headscape.results import Captions, FigureSpec
-from headscape.roles import ROLES
+from headscape.roles import BLOCK_ROLES, MIXED, ROLES
 from headscape.studies.work.series import line
 
 if TYPE_CHECKING:
@@ -30,6 +30,13 @@ def _names(r: SeriesResult) -> list[str]:
     return [f"{layer}.{head}" for layer, head in zip(r.heads["layer"], r.heads["head"], strict=True)]
 
 
+def _kinds(r: SeriesResult) -> list[str]:
+    """Roles in the order of their colours: first those at the end, which the grid of heads has in the same colours."""
+    known = {role: i for i, role in enumerate((*ROLES, *BLOCK_ROLES))}
+    held = {role for names in r.named for role in names}
+    return sorted(held, key=lambda role: (role == MIXED, role not in r.named[-1], known.get(role, len(known))))
+
+
 def _slider(r: SeriesResult) -> FigureSpec:
     grid = {"name": "layer by head", "x": r.heads["head"].to_numpy(), "y": r.heads["layer"].to_numpy(), "grid": True}
     place = {"name": "map of the heads", "x": r.coordinates[:, :, 0], "y": r.coordinates[:, :, 1]}
@@ -40,6 +47,7 @@ def _slider(r: SeriesResult) -> FigureSpec:
             "panels": [grid, place],
             "names": _names(r),
             "group": [list(names) for names in r.named],
+            "kinds": _kinds(r),
         },
         n_heads=len(r.heads),
         n_steps=len(r.steps),

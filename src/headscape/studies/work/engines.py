@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import traceback
+import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
@@ -114,6 +115,8 @@ class LocalEngine(Engine):
         if self.jobs == 1:
             yield from ((i, attempt(function, unit)) for i, unit in enumerate(units))
             return
+        # joblib puts a new process in the place of one that has grown, as one does that loads a model; nothing is lost
+        warnings.filterwarnings("ignore", message="A worker stopped while some jobs were given to the executor")
         parallel = Parallel(n_jobs=self.jobs, backend=self._backend, return_as="generator_unordered")
         try:
             yield from parallel(delayed(_numbered)(i, function, unit) for i, unit in enumerate(units))

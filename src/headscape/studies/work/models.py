@@ -88,7 +88,7 @@ def _difference(was: Mapping[str, Any], model: Model) -> str:
 def models_of(
     captured: Capture, model: Model | bool | None, control: Model | bool | None, loader: Loader, seed: int, without: str
 ) -> tuple[Model | None, Model | None]:
-    """The model and the control a study is to use: those given; for True the run's own, and its random weights.
+    """The model and the control a study is to use: those given; for True the capture's own, and its random weights.
 
     A study that can do without its model goes on when it cannot be loaded, and says what is left out (`without`); a
     control that was asked for is not left out silently.
@@ -97,7 +97,7 @@ def models_of(
         raise InputError("random weights need a run of a model; these are arrays in memory: give control=")
     own = model or None
     if model is True:
-        own = None if captured.run is None else loader.model_or_none(captured.run, without)
+        own = captured.model if captured.run is None else loader.model_or_none(captured.run, without)
     other = control or None
     if control is True:
         assert captured.run is not None
