@@ -27,7 +27,8 @@ def seconds(source: Path, arguments: list[str]) -> float:
     """CPU seconds of a command of the version in `source`."""
     threads = {f"{name}_NUM_THREADS": "1" for name in ("OMP", "MKL", "OPENBLAS", "NUMBA")}
     before = resource.getrusage(resource.RUSAGE_CHILDREN)
-    command = [sys.executable, "-m", "headscape", *arguments, "--quiet"]
+    # version 0.1 has no headscape.__main__
+    command = [sys.executable, "-c", "from headscape.cli import main; main()", *arguments, "--quiet"]
     subprocess.run(
         command, env=os.environ | threads | {"PYTHONPATH": str(source)}, stdout=subprocess.DEVNULL, check=True
     )

@@ -2,7 +2,8 @@
 
 A table stands between `<!-- made: NAME ARGUMENTS -->` and `<!-- end -->`; everything between is written anew. Names of pages
 (`python docs/make_tables.py verdicts theory/trees`) limit it to these.
-`python docs/make_tables.py --add RUN STUDY NAME COMMAND` keeps the newest result of a study as docs/results/STUDY/NAME.json.
+`python docs/make_tables.py --add RUN STUDY NAME COMMAND` keeps the newest result of a study as docs/results/STUDY/NAME.json;
+claims that were tested with `--only` replace their rows and leave the others.
 """
 
 from __future__ import annotations
@@ -29,8 +30,10 @@ SIGNS = {"holds": "✓ holds", "does not hold": "✗ does not hold", "cannot tel
 def add(run: str, study: str, name: str, command: str) -> None:
     """Keep findings and short tables of a result."""
     import headscape as hs
+    from headscape.studies.compare.result import CompareResult
 
-    result = hs.open_result(run, study)
+    # a comparison belongs to no run
+    result = CompareResult.load(Path(run) / study) if study == "compare" else hs.open_result(run, study)
     findings = [
         {"claim": f.claim, "verdict": f.verdict, "why": f.judgement.why if f.judgement else None, "text": f.text}
         for f in result.findings()
@@ -40,7 +43,17 @@ def add(run: str, study: str, name: str, command: str) -> None:
     if study == "claims":  # the rows are the result; what claims.toml says of each is not kept again
         rows = as_records(result.claims[["claim", "value", "low", "high", "n", "verdict", "why"]])
         facts = {"command": command, "quick": result.settings["quick"], "claims": rows}
+        facts = _joined(results(study).get(name), facts) if result.settings["only"] else facts
     write_json(DOCS / "results" / study / f"{name}.json", facts)
+
+
+def _joined(known: dict | None, new: dict) -> dict:
+    """The rows of a result of some claims in place of those that were known, and both commands."""
+    if known is None:
+        return new
+    rows = {row["claim"]: row for row in (*known["claims"], *new["claims"])}
+    commands = dict.fromkeys((*known["command"].split("; "), new["command"]))
+    return new | {"command": "; ".join(commands), "claims": list(rows.values())}
 
 
 def results(study: str) -> dict[str, dict]:
@@ -51,9 +64,14 @@ def results(study: str) -> dict[str, dict]:
 
 def table(columns: list[str], rows: list[list[str]]) -> str:
     """A table in Markdown."""
-    clean = [[str(cell).replace("|", "&#124;").replace("\n", " ") for cell in row] for row in rows]
+    clean = [[_text(str(cell)).replace("|", "&#124;").replace("\n", " ") for cell in row] for row in rows]
     lines = [columns, ["---"] * len(columns), *clean]
     return "\n".join(f"| {' | '.join(line)} |" for line in lines) + "\n"
+
+
+def _text(words: str) -> str:
+    """Words that may hold tags, as models write them, made harmless."""
+    return re.sub(r"<(?=[A-Za-z/])", "&lt;", words)
 
 
 def verdicts(study: str) -> str:
@@ -110,9 +128,16 @@ def findings(study: str) -> str:
     """The findings of every kept result, as the program says them."""
     parts = []
     for name, found in results(study).items():
-        lines = "\n".join(f"* {f['text']}" for f in found["findings"])
+        lines = "\n".join(f"* {_text(f['text'])}" for f in found["findings"])
         parts.append(f"**{name}**\n\n{lines}\n")
     return "\n".join(parts)
+
+
+def said(name: str) -> str:
+    """The findings of one kept result, STUDY NAME, but those on the claims named after it."""
+    study, stem, *without = name.split()
+    found = results(study)[stem]["findings"]
+    return "\n".join(f"* {_text(f['text'])}" for f in found if f["claim"] not in without) + "\n"
 
 
 def tables(name: str) -> str:
@@ -120,9 +145,34 @@ def tables(name: str) -> str:
     study, _, stem = name.partition(" ")
     parts = []
     for title, rows in results(study)[stem]["tables"].items():
-        cells = [["" if value is None else value for value in row.values()] for row in rows]
+        cells = [[_plain(value) for value in row.values()] for row in rows]
         parts.append(f"**{title}**\n\n{table(list(rows[0]), cells)}")
     return "\n".join(parts)
+
+
+def _plain(value: object) -> str:
+    """A cell of a kept table: three digits of a number."""
+    return "" if value is None else f"{value:.3g}" if isinstance(value, float) else str(value)
+
+
+def variants(measure: str) -> str:
+    """A measure of the collapse study after the last layer: one row per variant, one column per model."""
+    known = {name: found["tables"]["After the last layer"] for name, found in results("collapse").items()}
+    rows = []
+    for variant in dict.fromkeys(row["variant"] for found in known.values() for row in found):
+        cells = []
+        for found in known.values():
+            row = next((row for row in found if row["variant"] == variant), None)
+            whole = None if row is None or measure != "residual" else _interval(row)
+            cells.append("-" if row is None else _plain(row[measure]) if whole is None else str(whole))
+        rows.append([variant, *cells])
+    return table([f"{measure} after the last layer", *known], rows)
+
+
+def _interval(row: dict) -> Interval | None:
+    """The residual of a variant with its interval, where it has one."""
+    low, high = row["residual_low"], row["residual_high"]
+    return None if low is None else Interval(row["residual"], low, high, row["n"])
 
 
 def checks(page: str) -> str:
@@ -175,7 +225,8 @@ def quantized(_: str) -> str:
 
 
 MAKERS = {
-    f.__name__: f for f in (verdicts, flagship, commands, findings, tables, checks, kept, coverage, listed, quantized)
+    f.__name__: f
+    for f in (verdicts, flagship, commands, findings, said, tables, variants, checks, kept, coverage, listed, quantized)
 }
 
 

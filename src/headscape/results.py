@@ -12,6 +12,7 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Any, ClassVar, Literal, Self
 
+import numpy as np
 import pandas as pd
 
 from headscape import hooks
@@ -124,13 +125,23 @@ class Captions:
         words = {"id": entry} | self._entries[entry]
         filled = {name: word.format(**given) if isinstance(word, str) else word for name, word in words.items()}
         own = {each.name: given[each.name] for each in fields(FigureSpec) if each.name in given}
-        return FigureSpec(data=data, **filled | own)
+        words = filled | own
+        return FigureSpec(data=data, **words | {"read": words["read"] + _sizes(data)})
 
     def table(self, entry: str, frame: pd.DataFrame, **given: Any) -> FigureSpec:
         """A table as a figure: numbers to four digits, missing ones as a dash."""
         rows = [[_cell(value) for value in row] for row in frame.to_numpy(dtype=object)]
         data = {"columns": [str(column) for column in frame.columns], "rows": rows}
         return self.figure(entry, data, kind="table", **given)
+
+
+def _sizes(data: Mapping[str, Any]) -> str:
+    """How many inputs the intervals of a figure rest on, as the parts with intervals say it by "n"."""
+    parts = [data, *data.get("series", ())]
+    found = sorted({int(n) for part in parts if "low" in part for n in np.atleast_1d(part.get("n", []))})
+    if not found:
+        return ""
+    return f" n = {found[0]}." if len(found) == 1 else f" n = {found[0]} to {found[-1]}."
 
 
 def _cell(value: Any) -> str:

@@ -241,24 +241,19 @@ class PartitionTree:
     @cached_property
     def _folders(self) -> Folders:
         n = self.n_leaves
-        parts = [(np.zeros(1, np.intp), np.full(1, n, np.intp), np.zeros(1, np.intp), np.full(1, -1, np.intp))]
-        holder = np.zeros(n, dtype=np.intp)  # for each position the index of its current folder
-        total = 1
-        for l in range(1, self.n_levels):  # noqa: E741
-            start = np.flatnonzero(self._cuts[l])
-            stop = np.append(start[1:], n)
-            ends = np.append(self._cuts[l - 1], True)
-            new = ~(ends[start] & ends[stop])  # both ends were ends already: the same folder one level up
-            start, stop = start[new], stop[new]
-            parts.append((start, stop, np.full(len(start), l, np.intp), holder[start]))
-            mark = np.zeros(n + 1, dtype=np.intp)
-            mark[start] += 1
-            mark[stop] -= 1
-            inside = mark[:n].cumsum() > 0
-            which = np.searchsorted(start, np.flatnonzero(inside), side="right") - 1
-            holder[inside] = total + which
-            total += len(start)
-        return Folders(*(_read_only(np.concatenate(column)) for column in zip(*parts, strict=True)))
+        level, start = np.nonzero(self._cuts[1:])  # all folders below the root, level by level
+        stop = np.append(start[1:], n)
+        stop[np.flatnonzero(np.diff(level))] = n
+        ends = np.pad(self._cuts, ((0, 0), (0, 1)), constant_values=True)
+        new = ~(
+            ends[level, start] & ends[level, stop]
+        )  # else both ends were ends already: the same folder one level up
+        index = np.where(new, np.cumsum(new), 0)
+        # by level and position the folder that holds it: the last that was new, and indices rise with the level
+        holder = np.maximum.accumulate(np.repeat(index, stop - start).reshape(-1, n), axis=0)
+        above = np.concatenate([np.zeros((1, n), np.intp), holder])[level, start]
+        columns = ((0, start), (n, stop), (0, level + 1), (-1, above))
+        return Folders(*(_read_only(np.append(root, found[new]).astype(np.intp)) for root, found in columns))
 
     @cached_property
     def child_ranges(self) -> tuple[IntArray, IntArray]:

@@ -112,6 +112,18 @@ def test_mpnet_says_that_its_language_head_has_no_weights(load):
     assert model.task == "encoder" and "loaded the backbone alone" in model.notes[0]
 
 
+def test_random_weights_are_of_the_network_that_is_loaded(tmp_path):
+    """A folder that names a language head and has no weights for it is its backbone, trained and random."""
+    network, whole = folder_of(tmp_path, "bert")
+    network.bert.save_pretrained(tmp_path / "bare")
+    config = tmp_path / "bare" / "config.json"
+    config.write_text(json.dumps(json.loads(config.read_text()) | {"architectures": ["BertForMaskedLM"]}))
+    for folder, kind in ((whole, "BertForMaskedLM"), (tmp_path / "bare", "BertModel")):
+        pair = [hs.load_model(folder, device="cpu", random_init=draw) for draw in (None, 0)]
+        assert [type(one.module).__name__ for one in pair] == [kind] * 2
+        assert [site.name for site in pair[0].sites] == [site.name for site in pair[1].sites]
+
+
 def test_vit_is_as_accurate_as_its_log_says(load):
     log = json.loads((bundled.weights_folder(bundled.BUNDLED["vit-fmnist"]) / "train_log.json").read_text())
     assert log["test_accuracy"] >= 0.85

@@ -9,6 +9,7 @@ import zoo
 from headscape.attention.models import wrap_module
 from headscape.attention.samples import Sample
 from headscape.attention.watching import by_depth, in_double, precision, watch_layers
+from headscape.attention.weights import parts_of, read, read_bias
 from headscape.statistics.gaussian import fit_gaussian, linear_map
 from headscape.statistics.mixture import token_spread
 from watched import samples_for
@@ -102,6 +103,17 @@ def test_inputs_of_different_lengths_are_refused():
         watch_layers(model, mixed, "decoder", lambda _: None)
 
 
+@pytest.mark.parametrize("name", ["llama", "gpt2", "bert", "vit"])
+def test_inputs_of_a_layer_are_what_its_weights_read(name):
+    """Queries are the inputs times W_q, and its bias."""
+    model, layers, _ = layers_of(name)
+    part = next(one for one in parts_of(model)[0] if one.kind == "q" and one.layer == 1)
+    bias = read_bias(model, part)
+    made = layers[1].inputs @ read(model, part).T + (0 if bias is None else bias)
+    shaped = made.reshape(*made.shape[:2], part.n_heads, -1).swapaxes(1, 2)
+    np.testing.assert_allclose(shaped, layers[1].queries, atol=1e-5)
+
+
 # --- by depth --------------------------------------------------------------------------------------------------------
 
 
@@ -120,6 +132,25 @@ def test_without_skip_a_layer_is_its_attention_alone():
     outputs = layers[0].outputs.swapaxes(1, 2).reshape(3, 20, -1) @ W.T
     np.testing.assert_allclose(found[1] / np.linalg.norm(found[1]), outputs / np.linalg.norm(outputs), atol=1e-6)
     assert np.linalg.norm(found[1]) == pytest.approx(np.linalg.norm(found[0]), rel=1e-5)
+
+
+@pytest.mark.parametrize("skip", [False, 0.5])
+def test_without_skip_only_the_first_layer_runs_its_feed_forward_part(skip):
+    """The same bytes as where every layer runs to its end, which a forward that was replaced before makes it do."""
+    model, _, _ = layers_of("llama")
+    samples, layers = samples_for(model), model.module.model.layers
+    all_layers = list(range(len(layers)))
+    ran = []
+    for number, layer in enumerate(layers):
+        layer.mlp.register_forward_hook(lambda *_, number=number: ran.append(number))
+    short = by_depth(model, samples, skip=skip)
+    assert ran == [*all_layers, 0]  # first the output projections are looked for by a pass
+    assert not any("forward" in layer.__dict__ for layer in layers)
+    for layer in layers:
+        layer.forward = layer.forward
+    whole = by_depth(model, samples, skip=skip)
+    assert ran == [*all_layers, 0, *all_layers, *all_layers]
+    np.testing.assert_array_equal(np.stack(short), np.stack(whole))
 
 
 def test_alpha_scales_the_spectra_of_queries_and_keys():

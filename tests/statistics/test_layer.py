@@ -220,3 +220,28 @@ def test_leaving_an_input_out_is_measuring_the_others():
             assert left["information_measured"] == pytest.approx(whole["information_measured"], abs=0.5)
     spread = np.std([fold[1]["cosine_partial"] for fold in folds[1:]])
     assert 0 < spread < 0.05
+
+
+def test_variance_along_what_heads_read_first():
+    """Beside covariances written out; a head that reads the widest directions of its inputs, and one that reads none."""
+    rng, d, r = np.random.default_rng(3), 12, 4
+    data = a_layer(n_input=5, n=30)
+    axes = np.linalg.qr(rng.normal(size=(d, d)))[0]
+    inputs = (rng.normal(size=(5, 30, d)) * np.linspace(3, 0.1, d) + rng.normal(size=d)) @ axes.T
+    leading = {"q": np.stack([axes.T[:r], axes.T[-r:], *(axes.T[rng.permutation(d)[:r]] for _ in range(2))])}
+    leading |= {kind: leading["q"][[2, 0]] for kind in ("k", "v")}
+    found = folds_of(
+        LayerData(**vars(data) | {"inputs": inputs, "leading": leading}), Reading(slice(1, None), True, [1], 0)
+    )
+    for fold, rows in enumerate(found):
+        kept = np.delete(inputs, fold - 1, axis=0) if fold else inputs
+        S = np.cov(kept[:, 1:].reshape(-1, d).T, bias=True)
+        for head, row in enumerate(rows):
+            for name, V in (
+                ("query", leading["q"][head]),
+                ("key", leading["k"][head // 2]),
+                ("value", leading["v"][head // 2]),
+            ):
+                assert row[f"data_{name}"] == pytest.approx(np.trace(V @ S @ V.T) / np.trace(S) * d / r, rel=1e-9)
+    assert found[0][0]["data_query"] > 1.8 and found[0][1]["data_query"] < 0.5
+    assert np.isnan(table_of(data, Reading(slice(1, None), True, [1], 0))[0]["data_query"])

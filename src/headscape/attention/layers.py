@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy.typing as npt
@@ -21,7 +22,8 @@ class LayerData:
     matrices by which the rotary embedding multiplies row vectors, by position; None without one. A score is
     scaling * (q R_i) (k R_j)^T; the scaling is NaN where it is not. `probs` and `scores` are (n_input, n_head, n_token,
     n_token), `outputs` (n_input, n_head, n_token, dim): the probs applied to the values of the head's group. What is
-    not known is None. `note` says what is unusual.
+    not known is None. `note` says what is unusual. `inputs` (n_input, n_token, d) are what the layer's weights read, and
+    `leading` directions of them (n_head, r, d) for q, k and v, of n_kv_head heads for the last two.
     """
 
     layer: int
@@ -34,3 +36,5 @@ class LayerData:
     rotations: Array | None
     scaling: float
     note: str
+    inputs: Array | None = None
+    leading: Mapping[str, Array] = field(default_factory=dict)

@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, nullcontext, redirect_stderr
 from functools import partial
 from logging import ERROR, getLogger
@@ -23,6 +23,7 @@ __all__ = [
     "draw_module",
     "gguf_weights",
     "has_tokenizer",
+    "lacks_head",
     "mark_ragged",
     "quiet",
     "read_config",
@@ -215,6 +216,19 @@ def draw_module(kind: Any, config: Any, folder: Path, seed: int) -> Any:
     with reading(folder), torch.random.fork_rng(devices):
         torch.manual_seed(seed)
         return _builder(kind)(config)
+
+
+def lacks_head(module: Any, weights: Sequence[Path]) -> bool:
+    """Whether a network has a part beyond its backbone, with parameters of its own, that the weights know nothing of."""
+    from safetensors import safe_open
+
+    inside = f"{module.base_model_prefix}."
+    parts = {name.split(".")[0] for name, _ in module.named_parameters() if not name.startswith(inside)}
+    held: set[str] = set()
+    for file in weights:
+        with reading(file), safe_open(file, "pt") as opened:
+            held |= {name.split(".")[0] for name in opened.keys()}  # noqa: SIM118
+    return not parts <= held
 
 
 def takes_images(config: Any) -> bool:

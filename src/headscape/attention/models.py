@@ -14,6 +14,7 @@ from headscape.attention.convert import converted
 from headscape.attention.loading import (
     draw_module,
     has_tokenizer,
+    lacks_head,
     read_config,
     read_module,
     read_tokenizer,
@@ -228,6 +229,9 @@ def _read_folder(folder: Path, source: str, place: Place, random_init: int | Non
             raise InputError(f"{folder}: the weights lack {missing[0]} (and {len(missing) - 1} more)")
     else:
         module = draw_module(kind, config, folder, random_init).to(torch_dtype)
+        if kind is not transformers.AutoModel and not ragged and lacks_head(module, weights):
+            # the control of a network that is loaded as its backbone alone
+            module = draw_module(transformers.AutoModel, config, folder, random_init).to(torch_dtype)
         notes.append(f"random weights, seed {random_init}")
     tokenizer = None
     if has_tokenizer(folder):

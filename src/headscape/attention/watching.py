@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, nullcontext, suppress
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -37,7 +38,7 @@ ROUNDING = 256
 
 
 class _SeenError(Exception):
-    """Ends a call of an attention layer that was made only to see its queries and keys."""
+    """Ends a call that was made only to see part of it: queries and keys, or the output of attention."""
 
 
 class _Watcher(Tap):
@@ -53,11 +54,15 @@ class _Watcher(Tap):
         self.intercepted = way_of(model.module, model.attention) == "softmax"
         self._plain: dict[int, tuple[Tensor, Tensor]] = {}
         self._turned: dict[int, tuple[Tensor, Tensor]] = {}
+        self._entering: dict[int, Tensor] = {}
         self._asking = False
         self._kept: dict[str, Tensor] = {}
 
     def ask(self, module: nn.Module, args: Any, kwargs: dict[str, Any]) -> None:
-        """Forward pre-hook: call the layer once with rotations by 0, to see its queries and keys before rotation."""
+        """Forward pre-hook: note the layer's input, and call it with rotations by 0 to see queries and keys unrotated."""
+        entering = args[0] if args else kwargs.get("hidden_states")
+        if isinstance(entering, Tensor):
+            self._entering[id(module)] = entering
         turn = kwargs.get("position_embeddings")
         if self.intercepted or not isinstance(turn, tuple) or len(turn) != 2:
             return
@@ -91,7 +96,9 @@ class _Watcher(Tap):
         if key in self.sites:
             shaped = outputs.reshape(len(kept["probs"]), -1, *outputs.shape[-2:]).transpose(1, 2)
             layer = self.sites[key].layer
-            self.take(_layer_data(layer, call.module, kept, shaped, plain, turn, self.intercepted))
+            entering = self._entering.pop(key, None)
+            data = _layer_data(layer, call.module, kept, shaped, plain, turn, self.intercepted)
+            self.take(replace(data, inputs=None if entering is None else _numpy(entering)))
         return outputs
 
 
@@ -108,7 +115,7 @@ def _layer_data(
     turn: tuple[Tensor, Tensor] | None,
     intercepted: bool,
 ) -> LayerData:
-    whole = {name: _numpy(kept[name]) for name in ("scores", "probs")} | {"outputs": _numpy(outputs)}
+    whole: dict[str, Any] = {name: _numpy(kept[name]) for name in ("scores", "probs")} | {"outputs": _numpy(outputs)}
     if "queries" not in kept:
         note = "a layer does not expose its queries and keys"
         return LayerData(layer, None, None, None, **whole, rotations=None, scaling=float("nan"), note=note)
@@ -175,8 +182,8 @@ def _scaling(query: Tensor, key: Tensor, scores: Tensor, present: Tensor) -> tup
     Only entries that are present count: where softmax is intercepted, masked scores are not known.
     """
     key = key.repeat_interleave(query.shape[1] // key.shape[1], dim=1)
-    products = (query @ key.transpose(2, 3))[present]
-    scores = scores[present]
+    products = torch.where(present, query @ key.transpose(2, 3), 0.0)
+    scores = torch.where(present, scores, 0.0)
     factor = float((products * scores).sum() / (products * products).sum())
     return factor, float((scores - factor * products).norm() / scores.norm())
 
@@ -230,6 +237,31 @@ def layers_and_outputs(model: Model) -> list[tuple[nn.Module, nn.Module]]:
 
 
 @contextmanager
+def _cut_short(layer: nn.Module, attended: list[Tensor]) -> Iterator[bool]:
+    """Let a layer return what `attended` holds when it is stopped by `_SeenError`, and leave out the rest of its work.
+
+    False, and nothing is changed, where something else has replaced the layer's forward and may have work to do after it.
+    """
+    if "forward" in layer.__dict__:
+        yield False
+        return
+    whole = layer.forward
+
+    def forward(*args: Any, **kwargs: Any) -> Any:
+        try:
+            return whole(*args, **kwargs)
+        except _SeenError:
+            entering = args[0] if args else kwargs["hidden_states"]
+            return attended[0].reshape(entering.shape)
+
+    layer.forward = forward
+    try:
+        yield True
+    finally:
+        del layer.forward
+
+
+@contextmanager
 def _followed(model: Model, skip: bool | float, take: Callable[[Tensor], None]) -> Iterator[None]:
     """`take` what enters the stack and what leaves each layer; without skip a layer gives its attention's output alone.
 
@@ -245,11 +277,17 @@ def _followed(model: Model, skip: bool | float, take: Callable[[Tensor], None]) 
 
     with ExitStack() as hooks:
         entered: list[bool] = []
+        returned: list[type] = []  # what a layer returns, known once the first has run as a whole
         for layer, output in layers_and_outputs(model):
             attended: list[Tensor] = []
+            short = skip is not True and hooks.enter_context(_cut_short(layer, attended))
 
-            def note(_: nn.Module, __: Any, out: Tensor, attended: list[Tensor] = attended) -> None:
+            def note(
+                _: nn.Module, __: Any, out: Tensor, attended: list[Tensor] = attended, short: bool = short
+            ) -> None:
                 attended[:] = [out]
+                if short and returned == [Tensor]:
+                    raise _SeenError
 
             def leave(_: nn.Module, args: Any, kwargs: Any, out: Any, attended: list[Tensor] = attended) -> Any:
                 entering = args[0] if args else kwargs["hidden_states"]
@@ -257,6 +295,7 @@ def _followed(model: Model, skip: bool | float, take: Callable[[Tensor], None]) 
                     entered.append(True)
                     take(entering.detach())
                 after = out[0] if isinstance(out, tuple) else out
+                returned[:] = [type(out)]
                 if skip is not True:
                     mixed = attended[0].reshape(after.shape)
                     mixed = mixed * (size(entering) / size(mixed).clamp_min(torch.finfo(mixed.dtype).tiny))

@@ -43,8 +43,10 @@ def heads(
                     raise
                 continue  # a pattern that nothing here can show
             tables[name] = found.head(top) if role is not None else found[found["holds"]].head(top)
-    for line in filter(None, dict.fromkeys([opened.gap, *(str(one.message) for one in heard)])):
+    for line in dict.fromkeys(str(one.message) for one in heard):
         err.print(line, soft_wrap=True)  # also of JSON, which goes elsewhere
+    if opened.gap:
+        err.print(opened.gap, soft_wrap=True)
     if as_json:
         print_json({name: as_records(table) for name, table in tables.items()})
         return

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, TypeVar
 
 import typer
 
@@ -11,6 +12,8 @@ from headscape.cli import options as o
 from headscape.cli.records import Choosing, command
 from headscape.cli.shared import finish, listed, sayer
 from headscape.errors import InputError
+
+Number = TypeVar("Number", int, float)
 
 
 @command(epilog="Example: `headscape prompt smollm2-135m --shots 3 --word Ant`")
@@ -25,6 +28,9 @@ def prompt(
     alphas: Annotated[
         str, typer.Option(help="Factors on the spectra of W_q and W_k, comma-separated.")
     ] = "0.5,0.707,1.414,2",
+    sweep: Annotated[
+        str, typer.Option(help="Also ask after these numbers of examples, comma-separated: 0,1,3,5,8.")
+    ] = "",
     chat: Annotated[bool, typer.Option("--chat", help="Put the prompt into the model's chat template.")] = False,
     control: o.Control = True,
     to: Annotated[
@@ -39,17 +45,23 @@ def prompt(
     from headscape.studies.prompt import prompt as run_prompt
     from headscape.studies.prompt.study import request
 
-    try:
-        factors = [float(part) for part in listed(alphas) or [] if part]
-    except ValueError:
-        raise InputError(f"'{alphas}' is not a list of numbers like 0.5,2") from None
+    factors, counts = _numbers(alphas, float, "0.5,2"), _numbers(sweep, int, "0,1,3,5,8")
     _, targets = request(
-        word, shots, table, prompts, factors, random_state=asked.seed
+        word, shots, table, prompts, factors, random_state=asked.seed, sweep=counts
     )  # before a model is loaded for nothing
     path = to or Path("runs") / f"{Path(model).name}-prompt-{targets[0].word.lower()}-{shots}"
     options: dict[str, Any] = {"word": word, "shots": shots, "table": table, "prompts": prompts, "alphas": factors}
+    options |= {"sweep": counts, "chat": chat}
     with asked.working("prompts") as how:
         loaded = asked.load(model)
-        result = run_prompt(loaded, path, control=control, chat=chat, random_state=asked.seed, **options, **how)
+        result = run_prompt(loaded, path, control=control, random_state=asked.seed, **options, **how)
     finish(result, asked.as_json, at=path, run=str(path), prompt=result.text, clues=dict(result.clues))
     sayer(asked.quiet or asked.as_json)(f"{path}: `headscape report {path}` shows the maps")
+
+
+def _numbers(text: str, kind: Callable[[str], Number], example: str) -> list[Number]:
+    """A list of numbers as it was typed."""
+    try:
+        return [kind(part) for part in listed(text) or [] if part]
+    except ValueError:
+        raise InputError(f"'{text}' is not a list of numbers like {example}") from None

@@ -64,6 +64,8 @@ def organize_matrix(M: npt.ArrayLike, questionnaire: Questionnaire | None = None
     settings = Questionnaire() if questionnaire is None else questionnaire
     if not isinstance(settings, Questionnaire):
         raise InputError(f"questionnaire must be a Questionnaire, not {questionnaire!r}")
-    fit = Questionnaire(**settings.get_params()).fit(values)
+    fit = Questionnaire(**settings.get_params())
+    fit.traced = settings.traced
+    fit.fit(values)
     (rows, columns), (row_tree, col_tree) = fit.orders_, fit.trees_
     return OrganizedMatrix(values[np.ix_(rows, columns)], rows, columns, row_tree, col_tree, fit)

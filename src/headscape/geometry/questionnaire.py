@@ -125,6 +125,9 @@ class Questionnaire(BaseEstimator):  # type: ignore[misc]  # scikit-learn is unt
     8
     """
 
+    traced = True
+    """Whether rounds are described by how well the trees compress the array; no setting, for it changes no tree."""
+
     def __init__(
         self,
         n_iter: int | None = 3,
@@ -209,7 +212,7 @@ class Questionnaire(BaseEstimator):  # type: ignore[misc]  # scikit-learn is unt
         with one_blas_thread(), self._open(values, names, threads) as slices:
             initial: list[PartitionTree | None] = [None for _ in axes]
             run_tasks(self._first_tree, [(initial, slices, axis) for axis in axes if axis != head], threads)
-            sample = CompressionSample(slices.work, self.random_state)
+            sample = CompressionSample(slices.work, self.random_state) if self.traced else None
             trees = list(initial)
             distances: list[Any] = [np.zeros((0, 0)) for _ in axes]
             affinities, errors = list(distances), [0.0 for _ in axes]
@@ -222,7 +225,7 @@ class Questionnaire(BaseEstimator):  # type: ignore[misc]  # scikit-learn is unt
                     affinities[axis], trees[axis] = self._affinity_and_tree(distances[axis])
                 change = tuple(_change(old, new) for old, new in zip(before, distances, strict=True))
                 finished = [tree for tree in trees if tree is not None]
-                self.history_.append(Iteration(change, sample.compression(finished)))
+                self.history_.append(Iteration(change, sample.compression(finished) if sample else float("nan")))
                 if all(c < self.tol for c in change):
                     break
         self.n_iter_ = len(self.history_)

@@ -23,7 +23,7 @@ def encode(
 
     Probabilities are shown by their square root, grey = 255 sqrt(p / max p), so that weak attention is visible too;
     scores linearly between their extremes. `scale` is the largest value of several maps that share their colours; with
-    it, scores have 0 in the middle.
+    it, scores have 0 in the middle, and grey 0 is left to entries that are absent.
     """
     shown = values[present] if present.any() else np.zeros(1, dtype=np.float32)
     low, high = float(shown.min()), float(shown.max()) if scale is None else scale
@@ -33,8 +33,8 @@ def encode(
         low = -scale
     share = np.clip((values - low) / ((high - low) or 1.0), 0, 1)
     grey = np.rint(255 * (np.sqrt(share) if kind == "probs" else share)).astype(np.uint8)
-    empty = 0 if low == 0 or scale is None else 128  # the middle of a scale about 0
-    return png(np.where(present, grey, empty).astype(np.uint8)), low, high
+    grey = grey if low == 0 or scale is None else np.maximum(grey, 1)
+    return png(np.where(present, grey, 0).astype(np.uint8)), low, high
 
 
 def png(pixels: npt.NDArray[np.uint8]) -> str:

@@ -20,6 +20,7 @@ __all__ = [
     "BEYOND",
     "LEADING",
     "alignment_z",
+    "leading_directions",
     "rotation_test",
     "rotations_of",
     "score_spectrum",
@@ -149,9 +150,13 @@ def shared_directions(queries: npt.ArrayLike, keys: npt.ArrayLike) -> FloatArray
 
     with V the r = `LEADING` first right singular vectors of each: 1 for one subspace, r / d for unrelated ones.
     """
-    q, k = _heads(queries, keys)
-    leading: list[Any] = [np.linalg.svd(w, full_matrices=False)[2][:, :LEADING] for w in (q, k)]
-    return np.asarray(((leading[0] @ leading[1].swapaxes(1, 2)) ** 2).sum(axis=(1, 2)) / leading[0].shape[1])
+    q, k = (leading_directions(w) for w in _heads(queries, keys))
+    return np.asarray(((q @ k.swapaxes(1, 2)) ** 2).sum(axis=(1, 2)) / q.shape[1])
+
+
+def leading_directions(weights: npt.ArrayLike) -> FloatArray:
+    """The `LEADING` first right singular vectors of every head's weights (n_head, dim, d), by row: (n_head, r, d)."""
+    return np.asarray(np.linalg.svd(np.asarray(weights, dtype=np.float64), full_matrices=False)[2][:, :LEADING])
 
 
 def score_spectrum(queries: npt.ArrayLike, keys: npt.ArrayLike) -> FloatArray:

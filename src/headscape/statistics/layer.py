@@ -47,6 +47,7 @@ COLUMNS = (
     *("information_values", "information_measured", "information_propagated"),
     *("rank90", "cosine_rho", "cosine_partial", "cosine_p"),
     *chain.COLUMNS,
+    *("data_query", "data_key", "data_value"),
 )
 """What is measured of a head.
 
@@ -60,7 +61,9 @@ values and outputs in the principal subspace of the values (variance_kept), info
 that of shuffled pairs. All of these are taken about the mean of each position over inputs, where there are several.
 
 rank90: singular values for 90 % of the energy of the map. cosine_*: rank correlation of attention with the cosine of
-the embeddings, the same with distance held fixed, and its p by permuting the tokens. The rest: `statistics.chain`.
+the embeddings, the same with distance held fixed, and its p by permuting the tokens. Then `statistics.chain`. data_*:
+variance of the layer's inputs along the leading right singular vectors of W_q, W_k and W_v, over that of as many random
+directions.
 """
 FACTS = ("null", "shrinkage", "kept")
 """Beside the information of tokens at a distance: that of shuffled pairs, shrinkage, share of variance kept."""
@@ -113,6 +116,7 @@ def layer_table(data: LayerData, reading: Reading) -> Array:
                 row |= more
     _cosine_rows(data, reading, rows)
     _chain_rows(data, reading, rows)
+    _data_rows(data, reading, rows)
     table = [[[row.get(name, np.nan) for name in COLUMNS] for row in found] for found in rows]
     return np.array(table, dtype=np.float64).swapaxes(0, 1)
 
@@ -341,3 +345,24 @@ def information_at_distances(state: Array, reading: Reading) -> tuple[Array, Arr
         rows.append([mutual_information(g, subspace.dim) - null for g in fitted])
         facts.append([null, fitted[0].shrinkage, subspace.kept])
     return np.array(rows), np.array(facts)
+
+
+def _data_rows(data: LayerData, reading: Reading, rows: Sequence[Sequence[Row]]) -> None:
+    """How much the inputs vary along the directions that every head reads first, for all heads."""
+    if data.inputs is None or not data.leading:
+        return
+    x = data.inputs[:, reading.content].astype(float)
+    x = x - x.mean(axis=(0, 1))
+    for kind, name in (("q", "data_query"), ("k", "data_key"), ("v", "data_value")):
+        n_head, r, d = data.leading[kind].shape
+        along = (x @ data.leading[kind].reshape(-1, d).T).reshape(*x.shape[:2], n_head, r)
+        for fold in folds(len(x)):
+            whole, part = (_variance(without(one, fold)) for one in (x, along))
+            share = part.sum(axis=-1) / whole.sum() * d / r if whole.any() else np.full(n_head, np.nan)
+            for head, row_of in enumerate(rows):
+                row_of[fold][name] = float(share[head * n_head // len(rows)])
+
+
+def _variance(x: Array) -> Array:
+    """Over inputs and tokens, the first two axes."""
+    return np.asarray((x**2).mean(axis=(0, 1)) - x.mean(axis=(0, 1)) ** 2)

@@ -6,8 +6,9 @@ with absent entries left out of every mean.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
@@ -121,9 +122,36 @@ class Terms:
         The same for the mixed difference of A(g) itself, and for what `first` and `second` leave of it.
     """
 
-    def __init__(self, averages: Averages, smooth: Smooth, norms: FloatArray) -> None:
+    def __init__(self, averages: Averages, smooth: Smooth) -> None:
         self._averages, self._smooth = averages, smooth
-        self.first, self.second, self.exact, self.residual = norms
+
+    @cached_property
+    def _norms(self) -> tuple[FloatArray, ...]:
+        return self._averages.norms(self._smooth)
+
+    @property
+    def first(self) -> FloatArray:
+        """Norms of the terms with A'."""
+        return self._norms[0]
+
+    @property
+    def second(self) -> FloatArray:
+        """Norms of the terms with A''."""
+        return self._norms[1]
+
+    @property
+    def exact(self) -> FloatArray:
+        """Norms of the mixed differences of A(g)."""
+        return self._norms[2]
+
+    @property
+    def residual(self) -> FloatArray:
+        """Norms of what the terms leave of them."""
+        return self._norms[3]
+
+    def total(self, part: str) -> FloatArray:
+        """The sum over all scales of one of `PARTS`, of the matrix's shape."""
+        return self._averages.totals((self._smooth, part))[0]
 
     def at(self, j: int, k: int) -> dict[str, FloatArray]:
         """The term matrices of scale (j, k): first, second and exact, each of the matrix's shape, NaN where absent."""
@@ -135,21 +163,36 @@ class Terms:
         return {"first": first, "second": second, "exact": exact}
 
     def __repr__(self) -> str:
-        return f"Terms({' x '.join(map(str, self.first.shape))} scales: first, second, exact, residual)"
+        return f"Terms({' x '.join(map(str, self._averages.n_scales))} scales: first, second, exact, residual)"
+
+
+def _approximate(A: Smooth, u00: FloatArray, u10: FloatArray, u01: FloatArray, u11: FloatArray) -> FloatArray:
+    """The two terms of eq. 12 together."""
+    first = A.first(u00)
+    second = first if A.second is A.first else A.second(u00)  # exp is its own derivative
+    return first * (u11 - u01 - u10 + u00) + second * (u10 - u00) * (u01 - u00)
+
+
+def _second_order(A: Smooth, u00: FloatArray, u10: FloatArray, u01: FloatArray, u11: FloatArray) -> FloatArray:
+    """And those of second order that eq. 12 leaves out: A''(u) [m (d_x + d_y) + m^2 / 2], m the mixed difference."""
+    m = u11 - u01 - u10 + u00
+    return _approximate(A, u00, u10, u01, u11) + A.second(u00) * m * (u10 + u01 - 2 * u00 + m / 2)
+
+
+def _exact(A: Smooth, u00: FloatArray, u10: FloatArray, u01: FloatArray, u11: FloatArray) -> FloatArray:
+    """The mixed difference that they stand for; 1 is the finer level, rows first."""
+    return A.value(u11) - A.value(u01) - A.value(u10) + A.value(u00)
+
+
+PARTS = {"approximate": _approximate, "second order": _second_order, "exact": _exact}
+"""What can be added up over scales."""
 
 
 def _mixed(A: Smooth, u00: FloatArray, u10: FloatArray, u01: FloatArray, u11: FloatArray) -> tuple[FloatArray, ...]:
-    """The two terms of eq. 12 and the mixed difference they stand for; 1 is the finer level, rows first."""
+    """The two terms of eq. 12, one by one, and the mixed difference they stand for."""
     first = A.first(u00) * (u11 - u01 - u10 + u00)
     second = A.second(u00) * (u10 - u00) * (u01 - u00)
-    exact = A.value(u11) - A.value(u01) - A.value(u10) + A.value(u00)
-    return first, second, exact
-
-
-def _left_out(A: Smooth, u00: FloatArray, u10: FloatArray, u01: FloatArray, u11: FloatArray) -> FloatArray:
-    """The terms of second order that eq. 12 leaves out: A''(u) [m (d_x + d_y) + m^2 / 2], m the mixed difference."""
-    m = u11 - u01 - u10 + u00
-    return A.second(u00) * m * (u10 + u01 - 2 * u00 + m / 2)
+    return first, second, _exact(A, u00, u10, u01, u11)
 
 
 @dataclass(frozen=True, eq=False)
@@ -158,10 +201,18 @@ class Paraproduct:
 
     approximation: FloatArray  # boundary terms and all terms `first` and `second`
     residual: FloatArray  # A(g) minus the approximation
-    second_order: FloatArray  # the approximation with all terms of second order, A''(u) [m (d_x + d_y) + m^2 / 2] too
     boundary: FloatArray  # A(P^N P'^0 g) + A(P^0 P'^N' g) - A(P^0 P'^0 g): what row and column means alone give
-    exact: FloatArray  # boundary terms and exact mixed differences: A(P^N P'^N' g), A(g) when all scales are used
     terms: Terms
+
+    @cached_property
+    def second_order(self) -> FloatArray:
+        """The approximation with all terms of second order, A''(u) [m (d_x + d_y) + m^2 / 2] too."""
+        return self.boundary + self.terms.total("second order")
+
+    @cached_property
+    def exact(self) -> FloatArray:
+        """Boundary terms and exact mixed differences: A(P^N P'^N' g), A(g) when all scales are used."""
+        return self.boundary + self.terms.total("exact")
 
 
 class Averages:
@@ -228,32 +279,53 @@ class Averages:
 
     def paraproduct(self, function: Function = "exp") -> Paraproduct:
         """Decompose A(g); see `paraproduct`."""
-        A = _smooth(function, self.mean)
+        return self.paraproducts(function)[0]
+
+    def paraproducts(self, *functions: Function) -> list[Paraproduct]:
+        """Decompose A(g) for several functions A, in one walk over the scales."""
+        smooth = [_smooth(function, self.mean) for function in functions]
+        totals = self.totals(*((A, "approximate") for A in smooth))
+        return [self._decomposed(A, total) for A, total in zip(smooth, totals, strict=True)]
+
+    def _decomposed(self, A: Smooth, total: FloatArray) -> Paraproduct:
         rows, columns = self._rows, self._columns
-        n_row, n_col = self.n_scales
         with np.errstate(over="ignore", invalid="ignore"):  # what overflows is looked for below, and named
             target = np.where(self.present, A.value(self.values), np.nan)
             top, left = A.value(self.means[0][0]), A.value(self.means[-1][:, 0])
             corner, top = top[0], top[columns.start[-2] :]
             boundary = left[rows.labels[-1]][:, None] + top[columns.labels[-1]] - corner
-            norms = np.zeros((4, n_row, n_col))
-            total = np.zeros((3, 1, len(top)))
-            for j in range(n_row):
-                below, here = self.means[j + 1], self.means[j][rows.parent[j]]
-                u = [means[:, place] for place in (columns.above, columns.child) for means in (here, below)]
-                terms = _mixed(A, *u)
-                approximate, exact = terms[0] + terms[1], terms[2]
-                sums = np.stack([approximate, approximate + _left_out(A, *u), exact])
-                total = total[:, rows.parent[j]] + self._along_columns(sums)
-                count = self.counts[j + 1][:, columns.child]
-                for norm, term in zip(norms, (*terms, exact - approximate), strict=True):
-                    norm[j] = self._by_scale(term, count)
-            paths = total[:, rows.labels[-1]][:, :, columns.labels[-1]]
-            approximation, full, exact = (np.where(self.present, boundary + path, np.nan) for path in paths)
+            approximation = np.where(self.present, boundary + total, np.nan)
         _check_range(target, approximation, self.present)
         boundary = np.where(self.present, boundary, np.nan)
-        terms_of = Terms(self, A, np.sqrt(norms))
-        return Paraproduct(approximation, target - approximation, full, boundary, exact, terms_of)
+        return Paraproduct(approximation, target - approximation, boundary, Terms(self, A))
+
+    def _steps(self) -> Iterator[tuple[FloatArray, ...]]:
+        """For each row scale the averages on both sides of a step, on all column scales side by side: u00, u10, u01, u11."""
+        columns = self._columns
+        for j, parent in enumerate(self._rows.parent):
+            below, here = self.means[j + 1], self.means[j][parent]
+            yield tuple(means[:, place] for place in (columns.above, columns.child) for means in (here, below))
+
+    def totals(self, *asked: tuple[Smooth, str]) -> list[FloatArray]:
+        """Sums over all scales of `PARTS` of functions, each as a matrix."""
+        rows, columns = self._rows, self._columns
+        totals = [np.zeros((1, columns.start[-1] - columns.start[-2])) for _ in asked]
+        with np.errstate(over="ignore", invalid="ignore"):
+            for parent, u in zip(rows.parent, self._steps(), strict=True):
+                for i, (A, part) in enumerate(asked):
+                    totals[i] = totals[i][parent] + self._along_columns(PARTS[part](A, *u))
+        return [total[rows.labels[-1]][:, columns.labels[-1]] for total in totals]
+
+    def norms(self, A: Smooth) -> tuple[FloatArray, ...]:
+        """Norms of the terms first, second and exact, and of what the first two leave, by pair of scales."""
+        norms = np.zeros((4, *self.n_scales))
+        with np.errstate(over="ignore", invalid="ignore"):
+            for j, u in enumerate(self._steps()):
+                first, second, exact = _mixed(A, *u)
+                count = self.counts[j + 1][:, self._columns.child]
+                for norm, term in zip(norms, (first, second, exact, exact - (first + second)), strict=True):
+                    norm[j] = self._by_scale(term, count)
+        return tuple(np.sqrt(norms))
 
     def _along_columns(self, terms: FloatArray) -> FloatArray:
         """Add up terms on the folders of levels 1, 2, .., side by side on the last axis, down to the last level."""

@@ -158,7 +158,7 @@ def test_a_quick_look_takes_two_heads_of_a_few_layers_over_all_depths(n_layer, k
 
 
 def test_a_claim_that_a_study_leaves_out_says_why():
-    silent = SimpleNamespace(findings=list, settings={"left_out": ["the rest"]})
+    silent = SimpleNamespace(findings=list, left_out=["the rest"])
     test = SimpleNamespace(about=CAUSAL, result=lambda study: silent, compared=lambda study: [])
     wanted = [claim("gaussian.temperature"), claim("gaussian.rank")]
     temperature, rank = _tested(test, "gaussian", wanted, Work())

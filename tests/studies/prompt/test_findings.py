@@ -18,7 +18,9 @@ N_PROMPT = 6
 def result():
     """A result of two prompts, with its measures drawn at random for six."""
     found = prompt(
-        tiny(), control=tiny(seed=1), shots=1, prompts=2, alphas=(0.5, 2.0), permutations=3, threads=1, random_state=1
+        *(tiny(), None),
+        **{"control": tiny(seed=1), "shots": 1, "prompts": 2, "alphas": (0.5, 2.0), "permutations": 3, "threads": 1},
+        **{"random_state": 1, "sweep": (0, 1, 3)},
     )
     rng = np.random.default_rng(0)
 
@@ -32,6 +34,13 @@ def result():
         measures=six(found.measures, 1),
         losses=six(found.losses, 1),
         cosine=six(found.cosine, 1),
+        targets=[*found.targets] * 3,
+        clues={version: [*clues] * 3 for version, clues in found.clues.items()},
+        sweep=replace(
+            found.sweep,
+            losses=six(found.sweep.losses, 2),
+            **{n: [row * 3 for row in getattr(found.sweep, n)] for n in ("clues", "maps", "words", "word_shots")},
+        ),
         **{name: six(getattr(found, name), 0) for name in ("weighted", "uniform", "distance")},
     )
 
@@ -64,6 +73,7 @@ def test_one_prompt_decides_nothing(result):
         measures=result.measures[:, :1],
         losses=result.losses[:, :1],
         cosine=result.cosine[:, :1],
+        sweep=replace(result.sweep, losses=result.sweep.losses[..., :1]),
         **{name: getattr(result, name)[:1] for name in ("weighted", "uniform", "distance")},
     )
     verdicts = {name: finding.verdict for name, finding in by_claim(one).items()}
@@ -124,3 +134,29 @@ def test_a_law_that_does_not_hold_says_why(result):
         "law"
     ]
     assert unknown.verdict == "cannot tell"
+
+
+@pytest.mark.parametrize(
+    ("own", "exchanged", "random", "more", "style"),  # loss after 0, 1 and 3 examples
+    [
+        ((4, 3, 2), (4, 3.5, 2.5), (6, 6, 6), "holds", "holds"),
+        ((4, 3, 2), (4, 4, 3.8), (6, 6, 6), "holds", "does not hold"),
+        ((4, 3, 2), (4, 3.5, 2.5), (6, 5, 3.9), "does not hold", "holds"),  # a longer prompt does as much
+        ((4, 4, 4), (4, 4, 4), (6, 6, 7), "cannot tell", "cannot tell"),  # random weights that get worse prove nothing
+        ((4, 3, 3.5), (4, 3.9, 3.9), (6, 6, 6), "does not hold", "does not hold"),
+        ((4, 5, 6), (4, 5, 6), (6, 6, 6), "does not hold", "does not hold"),  # what does not help teaches nothing
+    ],
+)
+def test_examples_must_help_beyond_random_weights_and_by_their_pairs(result, own, exchanged, random, more, style):
+    noise = 1e-3 * np.random.default_rng(2).normal(size=(3, 3, N_PROMPT))
+    planted = np.array([own, exchanged, random], dtype=float)[..., None] + noise
+    found = by_claim(replace(result, sweep=replace(result.sweep, losses=planted)))
+    assert (found["more"].verdict, found["style"].verdict) == (more, style)
+    assert found["more"].figure == "sweep-loss"
+
+
+def test_without_a_sweep_nothing_is_said_of_it(result):
+    assert not {"more", "style"} & set(by_claim(replace(result, sweep=None)))
+    alone = replace(result.sweep, losses=np.where(np.arange(3)[:, None, None] == 2, np.nan, result.sweep.losses))
+    assert "random weights" not in by_claim(replace(result, sweep=alone))["more"].text
+    assert not alone.loss("random weights")

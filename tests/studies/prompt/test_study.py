@@ -26,7 +26,7 @@ from writers import saved, tiny
 
 TABLE = read_table()
 ANT = find_entry(TABLE, "Ant")
-OPTIONS = {"shots": 2, "prompts": 2, "alphas": (0.5, 2.0), "permutations": 19, "threads": 1}
+OPTIONS = {"shots": 2, "prompts": 2, "alphas": (0.5, 2.0), "permutations": 19, "threads": 1, "sweep": (0, 1, 3)}
 ARRAYS = ("measures", "losses", "weighted", "uniform", "distance", "cosine", "token_maps", "token_cosines")
 
 

@@ -157,7 +157,7 @@ async function drawMaps(box, figure) {
     const { box: inner, view } = mapFigure({
       grey, title: panel.name || "map", note: `${panel.shape[0]} × ${panel.shape[1]}`, alt: `Map ${panel.name}`, what: "value",
       query: mapAxis(panel.query_tokens, panel.query.bounds), key: mapAxis(panel.key_tokens, panel.key.bounds),
-      absent: () => false, signed: panel.signed, value: (g) => low + (high - low) * (panel.root ? (g / 255) ** 2 : g / 255),
+      absent: (i, j) => panel.signed && grey[i * (panel.key.bounds.length - 1) + j] === 0, signed: panel.signed, value: (g) => low + (high - low) * (panel.root ? (g / 255) ** 2 : g / 255),
     });
     box.append(inner);
     made.push(view);

@@ -37,11 +37,11 @@ SIZES = {False: {"tokens": 128, "batches": 10}, True: {"tokens": 50, "batches": 
 """What is captured of a model, in full and for a quick look: 8 inputs are the fewest on which all studies decide, and 50
 tokens are those of the bundled ViT, beside which a quick look can then be compared."""
 OPTIONS: dict[bool, dict[str, dict[str, Any]]] = {
-    False: {"gaussian": {"temperatures": True}},
+    False: {"gaussian": {"temperatures": True}, "prompt": {"sweep": (0, 1, 3, 5, 8)}},
     True: {
         "collapse": {"batches": 3},
         "table1": {"seeds": 4, "depth": 4, "images": 4},
-        "prompt": {"prompts": 4, "alphas": (0.5, 2.0)},
+        "prompt": {"prompts": 4, "alphas": (0.5, 2.0), "sweep": (0, 3, 8)},
         "prune": {"windows": 8, "evaluations": 4},
     },
 }
@@ -255,7 +255,7 @@ def _tested(test: _Test, study: str, wanted: Sequence[Claim], work: Work) -> lis
         work.say(f"{study}: {sum(one is None for one in why.values())} claims")
         try:
             result = test.result(study)
-            notes = getattr(result, "settings", {}).get("left_out")
+            notes = getattr(result, "left_out", ())
             more = f" (left out: {'; '.join(notes)})" if notes else ""
             for finding in (*result.findings(), *test.compared(study)):
                 found.setdefault(finding.claim or "", []).append(finding)

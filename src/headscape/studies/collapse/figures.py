@@ -57,6 +57,7 @@ def _line(name: str, spans: list[Interval], **options: Any) -> dict[str, Any]:
     y = np.array([span.value for span in spans])
     low, high = (np.array([getattr(span, end) for span in spans]) for end in ("low", "high"))
     ends = {"low": np.where(np.isnan(low), y, low), "high": np.where(np.isnan(high), y, high)}
+    ends["n"] = np.array([span.n for span in spans])
     return {"name": name, "x": np.arange(len(y)), "y": y} | (ends if not np.isnan(low).all() else {}) | options
 
 

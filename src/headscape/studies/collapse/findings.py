@@ -131,11 +131,14 @@ def _work(r: CollapseResult, weights: str) -> Finding:
     """Which of skip and hidden state keeps tokens apart: the one that moves the last residual further, in decades."""
     names = four_of(weights)
     skip, hidden, bare, bare_hidden = (r.interval(name) for name in names)
-    s0, s1, n0, n1 = (np.log10(r.residuals(name)[:, -1]) for name in names)
-    by_skip, by_hidden, alone = mean_interval(abs(s0 - n0)), mean_interval(abs(s1 - s0)), mean_interval(n1 - n0)
-    verdict = _judge(
-        mean_interval(abs(s1 - s0) - abs(s0 - n0)), above=0.0, control="decades of the skip, paired by input"
+    s0, s1, n0, _ = (np.log10(r.residuals(name)[:, -1]) for name in names)
+    by_skip, by_hidden, alone = (_moved(r, *pair) for pair in (names[::2], names[:2], names[2:]))
+    further = abs(s1 - s0) - abs(s0 - n0)
+    # what is lost in round-off can only be more: the largest input is then a bound, and no estimate
+    statistic = (
+        exactly(further.max()) if r.is_round_off(names[2]) and len(further) >= FEWEST else mean_interval(further)
     )
+    verdict = _judge(statistic, above=0.0, control="decades of the skip, paired by input")
     rest = f"""
         ({PAPER} credit the hidden state): the last residual
         is {skip} with the model's skip and {bare} without it; with a hidden state {hidden} and {bare_hidden}. The skip
@@ -144,6 +147,15 @@ def _work(r: CollapseResult, weights: str) -> Finding:
     """
     figure = "residual-cells-random" if weights else "residual-cells"
     return on_claim(f"collapse.work{'_random' if weights else ''}", verdict, rest, figure)
+
+
+def _moved(r: CollapseResult, one: str, other: str) -> str:
+    """By how many decades the last residuals of two variants differ; at least so many where one of them is round-off."""
+    apart = np.log10(r.residuals(other)[:, -1] / r.residuals(one)[:, -1])
+    lost = r.is_round_off(one) + r.is_round_off(other)
+    if lost == 2:
+        return "an amount that cannot be told (both are round-off)"
+    return f"at least {abs(apart).min():.3g}" if lost else str(mean_interval(abs(apart)))
 
 
 def _gone(r: CollapseResult, variant: str) -> str:

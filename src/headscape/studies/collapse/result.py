@@ -98,11 +98,15 @@ class CollapseResult(Result):
         found: Array = np.maximum(self.residual[self.at(variant)], self.floor[self.at(variant)])
         return found
 
+    def is_round_off(self, variant: str, layer: int = -1) -> bool:
+        """Whether the residuals of all inputs after a layer are no larger than round-off."""
+        assert self.floor is not None
+        return bool(self.residuals(variant)[:, layer].max() <= self.floor[self.at(variant)])
+
     def interval(self, variant: str, layer: int = -1) -> Interval:
         """Geometric mean over inputs of the relative residual after a layer, with its interval; none for round-off."""
         values = self.residuals(variant)[:, layer]
-        assert self.floor is not None
-        if values.max() <= self.floor[self.at(variant)]:
+        if self.is_round_off(variant, layer):
             return Interval(float(values.max()), n=len(values), why="round-off")
         return geometric(values)
 

@@ -97,6 +97,7 @@ def _intervals(r: CompareResult) -> FigureSpec:
     data: dict[str, Any] = {"names": [name for name, _, _ in bars], "group": [what for _, what, _ in bars]}
     data |= {"values": [one.value for _, _, one in bars], "high": [one.high for _, _, one in bars]}
     data["low"] = [max(one.low, 0.0) for _, _, one in bars]  # no distance is negative
+    data["n"] = [one.n for _, _, one in bars]
     return captions.figure("intervals", data, shown=shown)
 
 

@@ -56,6 +56,8 @@ def figures(r: GaussianResult) -> list[FigureSpec]:
         found.append(_neighbours(r))
     if r.has("cosine_partial"):
         found.append(_cosine(r))
+    if r.has("data_query"):
+        found.append(_data(r))
     return found
 
 
@@ -249,6 +251,11 @@ def _divergence(r: GaussianResult) -> FigureSpec:
 def _rank(r: GaussianResult) -> FigureSpec:
     series = _by_layer(r, {"": "rank90"}, ("trained", "random weights"))
     return _lines("rank", [*series, level("log n", series[0]["x"], float(np.log(r.n_token)))])
+
+
+def _data(r: GaussianResult) -> FigureSpec:
+    series = _by_layer(r, {"W_q": "data_query", "W_k": "data_key", "W_v": "data_value"})
+    return _lines("data", [*series, level("random directions", series[0]["x"], 1.0)])
 
 
 def _violins(entry: str, groups: dict[str, Array], **given: Any) -> FigureSpec:

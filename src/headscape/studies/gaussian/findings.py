@@ -67,8 +67,9 @@ def findings(r: GaussianResult) -> list[Finding]:
         found += _embeddings(r)
     if r.has("cosine_partial"):
         found.append(_cosine(r))
-    skipped = [*r.settings.get("left_out", []), *sorted({n for n in r.heads["note"] if n})]
-    return [*found, Finding(f"Left out: {'; '.join(skipped)}.")] if skipped else found
+    if r.has("data_query"):
+        found.append(_data(r))
+    return [*found, Finding(f"Left out: {'; '.join(r.left_out)}.")] if r.left_out else found
 
 
 def _tested(
@@ -350,6 +351,23 @@ def _rank(r: GaussianResult) -> Finding:
     """
     rule = {"below": log, "control": f"log n, which {NEARLY_ALL:.0%} of heads must not exceed"}
     return _of_heads(r, "rank", "rank", rest, lambda f: f["rank90"].quantile(NEARLY_ALL), **rule)
+
+
+def _data(r: GaussianResult) -> Finding:
+    """Chapter 6 says what follows if bases are aligned; whether they are, with the data, it leaves open."""
+    own = r.median("data_query")
+    how = "more than" if own.low > 1 else "less than" if own.high < 1 else "about as much as"
+    parts = [
+        f"{r.median(f'data_{name}')} for {matrix}{_random(r, f'data_{name}')}"
+        for name, matrix in (("query", "W_q"), ("key", "W_k"), ("value", "W_v"))
+    ]
+    more = _share(r.heads["data_query"].dropna() > 1)
+    text = f"""
+        Queries are read from directions in which a layer's inputs vary {how} in random ones: along the leading singular
+        vectors of a head their variance, over that along as many random directions, is {"; ".join(parts)}. For W_q it
+        is above 1 in {more} of heads.
+    """
+    return Finding(text, "data")
 
 
 def _embeddings(r: GaussianResult) -> list[Finding]:

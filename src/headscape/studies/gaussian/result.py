@@ -65,6 +65,9 @@ OVERVIEW = {
     "information_measured": "the same for outputs (nats)",
     "rank90": "singular values for 90 % of a map (log n = {log:.1f})",
     "cosine_partial": "rank correlation with embedding cosine, distance held fixed",
+    "data_query": "variance of the inputs along the leading directions of W_q, over that of random ones",
+    "data_key": "the same, W_k",
+    "data_value": "the same, W_v",
 }
 
 
@@ -100,6 +103,11 @@ class GaussianResult(Result):
     neighbours: Sequence[Sequence[str]] = ()
     settings: Mapping[str, Any]
 
+    @property
+    def left_out(self) -> list[str]:
+        """What could not be measured and why, of all layers or of some."""
+        return [*self.settings.get("left_out", []), *sorted({note for note in self.heads["note"] if note})]
+
     def to_frame(self) -> pd.DataFrame:
         """One row per head; its note only where some head has one."""
         return self.heads if self.heads["note"].astype(bool).any() else self.heads.drop(columns="note")
@@ -114,7 +122,8 @@ class GaussianResult(Result):
 
     def has(self, column: str) -> bool:
         """Whether a column was measured for any head."""
-        return bool(self.frames["trained"][0][column].notna().any())
+        frame = self.frames["trained"][0]
+        return column in frame and bool(frame[column].notna().any())
 
     @cached_property
     def frames(self) -> dict[str, list[pd.DataFrame]]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Unpack
 
@@ -23,6 +23,7 @@ from headscape.checks import seed as check_seed
 from headscape.compiled import free_threads
 from headscape.errors import HeadscapeError, InputError
 from headscape.runs import Run
+from headscape.statistics.alignment import leading_directions
 from headscape.statistics.cosines import cosines
 from headscape.statistics.layer import COLUMNS, Reading
 from headscape.storage import read_arrays
@@ -283,9 +284,11 @@ class _Study:
         """Run the inputs and measure each layer after it has run, and the states; or what was kept of them."""
         given = (self.folder.units, self.work, steps, (self.asked.reading,))
         with Handing(measure_layer, *given) as measured:
+            reads = {} if model is None else _directions(model, self.facts["block"])
 
             def take(data: LayerData) -> None:
-                measured.add(f"{prefix}layer {data.layer}", layers[data.layer], data)
+                known = replace(data, leading=reads.get(data.layer, {}))
+                measured.add(f"{prefix}layer {data.layer}", layers[data.layer], known)
 
             states = self._captured(layers, take) if model is None else self._watched(model, take)
         if len(states) != len(depths):
@@ -345,3 +348,17 @@ class _Study:
         run_units(measure_tokens, {"tokens": (path, task)}, work, work.stage("tokens", 1))
         arrays, said = read_arrays(path)
         return arrays, json.loads(said["neighbours"])
+
+
+def _directions(model: Model, block: str) -> dict[int, dict[str, Array]]:
+    """What every head of a block reads first, by layer and kind of weights; of layers that keep all three as known.
+
+    None of cross attention, whose keys and values read other inputs than its queries.
+    """
+    from headscape.attention.weights import parts_of, read
+
+    found: dict[int, dict[str, Array]] = {}
+    for part in [] if block.endswith("cross") else parts_of(model)[0]:
+        if part.block == block and part.kind in ("q", "k", "v"):
+            found.setdefault(part.layer, {})[part.kind] = leading_directions(part.by_head(read(model, part)))
+    return {layer: kinds for layer, kinds in found.items() if len(kinds) == 3}

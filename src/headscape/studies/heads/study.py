@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -20,7 +21,6 @@ from headscape.studies.organize import OrganizeResult
 from headscape.studies.organize.heads import probed, probed_roles
 from headscape.studies.organize.units import shuffled_rows
 from headscape.studies.work.folder import newest_by_block
-from headscape.studies.work.how import Work
 from headscape.studies.work.models import Loader, models_of
 from headscape.tensor import AttentionTensor, HeadId
 
@@ -153,7 +153,7 @@ def _probe(source: Any, model: Any, seed: int) -> dict[str, dict[HeadId, float]]
     own = None if isinstance(model, bool) else model
     if model is True and not isinstance(source, AttentionTensor):
         without = "induction is measured on the inputs alone"
-        own, _ = models_of(open_capture(source), True, None, Loader(), seed, without, Work().warn)
+        own, _ = models_of(open_capture(source), True, None, Loader(say=_warn), seed, without, _warn)
     if own is None:
         return {}
     from headscape.attention.models import Model, wrap_module
@@ -162,6 +162,10 @@ def _probe(source: Any, model: Any, seed: int) -> dict[str, dict[HeadId, float]]
         return probed(own if isinstance(own, Model) else wrap_module(own), seed)
     except InputError:
         return {}
+
+
+def _warn(line: str) -> None:
+    warnings.warn(line, stacklevel=2)
 
 
 def _table_of(

@@ -9,7 +9,7 @@ import numpy as np
 from headscape.intervals import Interval
 from headscape.results import Captions, FigureSpec
 from headscape.studies.laws.result import mean_of_draws
-from headscape.studies.work.series import level, line
+from headscape.studies.work.series import bars, level, line
 
 if TYPE_CHECKING:
     from headscape.studies.laws.result import LawsResult
@@ -46,12 +46,6 @@ def _entropy(r: LawsResult) -> FigureSpec:
     return captions.figure("entropy", {"series": [line("drawn", x, drawn), law, level("log n", x, float(np.log(r.n)))]})
 
 
-def _bars(named: dict[str, Interval]) -> dict[str, Any]:
-    return {"names": list(named), "values": [one.value for one in named.values()]} | {
-        end: np.array([getattr(one, end) for one in named.values()]) for end in ("low", "high")
-    }
-
-
 def _ratio(r: LawsResult) -> FigureSpec:
     named: dict[str, Interval] = {}
     for k, radius in enumerate(r.radii):
@@ -59,7 +53,7 @@ def _ratio(r: LawsResult) -> FigureSpec:
         for name, power in (("exp(l^2/n)", 2), ("exp(l/n), printed", 1)):
             value = float(np.exp(radius**power / r.n))
             named[f"{name}, l = {radius:g}"] = Interval(value, value, value)
-    return captions.figure("ratio", _bars(named))
+    return captions.figure("ratio", bars(named))
 
 
 def _angles(r: LawsResult) -> FigureSpec:
@@ -83,4 +77,4 @@ def _bound(r: LawsResult) -> FigureSpec:
 
 
 def _traces(r: LawsResult) -> FigureSpec:
-    return captions.figure("traces", _bars(r.traces))
+    return captions.figure("traces", bars(r.traces))

@@ -12,6 +12,7 @@ from headscape.geometry.distances import THICK, pairs_of
 from headscape.intervals import mean_interval
 from headscape.results import Captions, FigureSpec
 from headscape.studies.organize.result import DECAY_RANKS, ENTROPIES
+from headscape.studies.work.series import bars
 from headscape.wavelets.haar import inverse_haar_transform
 
 if TYPE_CHECKING:
@@ -160,16 +161,7 @@ def _energy_figure(r: OrganizeResult) -> FigureSpec:
     if r.control_energy is not None and r.control_null_energy is not None:
         parts["random weights, organized"] = r.control_energy[:, 0]
         parts["random weights, shuffled"] = r.control_null_energy[:, 0]
-    intervals = [mean_interval(values) for values in parts.values()]
-    return captions.figure(
-        "energy",
-        {
-            "names": list(parts),
-            "values": [i.value for i in intervals],
-            "low": [i.low for i in intervals],
-            "high": [i.high for i in intervals],
-        },
-    )
+    return captions.figure("energy", bars({name: mean_interval(values) for name, values in parts.items()}))
 
 
 def _landscape(r: OrganizeResult) -> list[FigureSpec]:

@@ -13,10 +13,12 @@ from headscape.intervals import mean_interval
 from headscape.results import Captions, FigureSpec
 from headscape.statistics.thesis import THESIS
 from headscape.studies.prompt.maps import MEASURES
-from headscape.studies.work.series import level, line
+from headscape.studies.prompt.sweep import ARMS
+from headscape.studies.work.series import bars, level, line
 
 if TYPE_CHECKING:
     from headscape.studies.prompt.result import PromptResult
+    from headscape.studies.prompt.sweep import Sweep
 
 __all__ = ["figures"]
 captions = Captions(__name__)
@@ -38,6 +40,8 @@ def figures(r: PromptResult) -> list[FigureSpec]:
         *(_edited(r, name, few) for name in EDITED if name in r.versions),
     ]
     found += [_masses(r), *([_shots(r)] if r.settings["shots"] else []), _self(r), _entropy(r), _cosines(r), _losses(r)]
+    if r.sweep is not None:
+        found += _sweep(r, r.sweep)
     chunks = [range(i, min(i + TOGETHER, r.n_layers)) for i in range(0, r.n_layers, TOGETHER)]
     return found + [_all_layers(r, chunk) for chunk in chunks]
 
@@ -106,6 +110,36 @@ def _with_cosines(r: PromptResult) -> FigureSpec:
     )
 
 
+def _sweep(r: PromptResult, s: Sweep) -> list[FigureSpec]:
+    """Loss, clues, measures and maps by number of examples, and maps by word."""
+    arms = {arm: s.loss(arm) for arm in ARMS}
+    losses = [line(arm, s.shots, ends) for arm, ends in arms.items() if ends]
+    names = {
+        "first": "first token",
+        "drawn_self": "itself",
+        "entropy": "entropy",
+    }
+    within, cross = s.measure("within"), s.measure("cross")
+    shares = {"same shot": within / np.maximum(within + cross, 1e-300)}
+    shares |= {label: s.measure(name) for name, label in names.items()}
+    by_shots = [line(label, s.shots, [mean_interval(row) for row in rows]) for label, rows in shares.items()]
+    high = max(float(one.max()) for row in s.maps for one in row)
+
+    def panel(name: str, k: int, i: int) -> dict[str, Any]:
+        return _panel(name, s.maps[k][i], s.words[k][i], s.word_shots[k][i]) | {"high": high}
+
+    few = [panel(f"{shots} examples", k, 0) for k, shots in enumerate(s.shots)]
+    some = min(range(len(s.shots)), key=lambda k: abs(s.shots[k] - r.settings["shots"]))
+    words = [panel(word, some, i) for i, word in enumerate(r.targets[:SHOWN])]
+    return [
+        captions.figure("sweep-loss", {"series": losses}),
+        captions.table("sweep-clues", s.table(r.targets)),
+        captions.figure("sweep-measures", {"series": by_shots}),
+        captions.figure("sweep-maps", {"panels": few}, value=r.targets[0], layer=r.n_layers // 2),
+        captions.figure("sweep-words", {"panels": words}, value=s.shots[some], layer=r.n_layers // 2),
+    ]
+
+
 # --- measures by layer -----------------------------------------------------------------------------------------------
 
 
@@ -167,6 +201,4 @@ def _cosines(r: PromptResult) -> FigureSpec:
 
 
 def _losses(r: PromptResult) -> FigureSpec:
-    ends = [r.loss(version) for version in r.versions]
-    intervals = {"values": [e.value for e in ends], "low": [e.low for e in ends], "high": [e.high for e in ends]}
-    return captions.figure("losses", {"names": list(r.versions), **intervals})
+    return captions.figure("losses", bars({version: r.loss(version) for version in r.versions}))

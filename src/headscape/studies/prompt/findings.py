@@ -16,6 +16,7 @@ from headscape.verdicts import judge, strictest
 
 if TYPE_CHECKING:
     from headscape.studies.prompt.result import PromptResult
+    from headscape.studies.prompt.sweep import Sweep
 
 __all__ = ["findings"]
 
@@ -36,6 +37,8 @@ def findings(r: PromptResult) -> list[Finding]:
         found.append(_random(r))
     found += [_up(r)] if "alpha 2" in r.versions else []
     found += [_down(r)] if "alpha 0.5" in r.versions else []
+    if r.sweep is not None:
+        found += [_more(r.sweep), *([_style(r.sweep)] if r.sweep.shots[0] == 0 else [])]
     return [*found, _edits(r), _law(r)]
 
 
@@ -147,6 +150,35 @@ def _down(r: PromptResult) -> Finding:
     flatter = judge(r.change("alpha 0.5", "entropy"), above=0.0, control="the trained model")
     worse = judge(r.change("alpha 0.5"), above=0.0, control="the loss of the trained model")
     return on_claim("prompt.downscaled", strictest(flatter, worse), _change(r, "alpha 0.5"), "entropy")
+
+
+def _more(s: Sweep) -> Finding:
+    own, control = s.change("examples"), s.change("random weights")
+    beside = not np.isnan(control).any()
+    verdict = judge(mean_interval(own), below=0.0, control="no change")
+    if beside:
+        verdict = strictest(
+            verdict, judge(mean_interval(own - control), below=0.0, control="the change with random weights, by word")
+        )
+    path = ", ".join(f"{loss} after {k}" for k, loss in zip(s.shots, s.loss("examples"), strict=True))
+    random = f" With random weights it changes by {mean_interval(control)}." if beside else ""
+    rest = f"""
+        . The loss of the table's own clue, in nats per token, is {path} examples: from the fewest, at least one, to the most
+        it changes by {mean_interval(own)}.{random} A loss says how likely the table's clue is, not how good the written one.
+    """
+    return on_claim("prompt.more", verdict, rest, "sweep-loss")
+
+
+def _style(s: Sweep) -> Finding:
+    bare = s.losses[0, 0]
+    gain, exchanged = bare - s.losses[0, -1], bare - s.losses[1, -1]
+    some = judge(mean_interval(gain), above=0.0, control="no examples")
+    verdict = strictest(some, judge(mean_interval(exchanged - gain / 2), above=0.0, control="half of the gain"))
+    rest = f"""
+        . {s.shots[-1]} examples lower the loss of the table's clue by {mean_interval(gain)}; the same examples with every
+        clue at another word, which show style and format alone, by {mean_interval(exchanged)}.
+    """
+    return on_claim("prompt.style", verdict, rest, "sweep-loss")
 
 
 def _edits(r: PromptResult) -> Finding:

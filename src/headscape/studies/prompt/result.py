@@ -13,6 +13,7 @@ import pandas as pd
 from headscape.intervals import Interval, mean_interval
 from headscape.results import FigureSpec, Finding, Result
 from headscape.studies.prompt.maps import MEASURES
+from headscape.studies.prompt.sweep import Sweep
 
 __all__ = ["COSINES", "PromptResult"]
 
@@ -32,7 +33,7 @@ class PromptResult(Result):
     random weights. All versions are shown the same text: the prompt and the clue of the trained model. Maps are those
     of the first prompt, words and clues alone: token_maps (n_layer, n_token, n_token), word_maps {version: (n_layer,
     n_word, n_word)} summed over both words' tokens; token_shots and word_shots say which shot each belongs to.
-    law_error says how far scores are from alpha^2, law_exception why.
+    law_error says how far scores are from alpha^2, law_exception why. sweep is what other numbers of examples give.
     """
 
     study: ClassVar[str] = "prompt"
@@ -59,6 +60,7 @@ class PromptResult(Result):
     law_error: float
     law_exception: str
     settings: Mapping[str, Any]
+    sweep: Sweep | None = None
 
     @property
     def n_layers(self) -> int:
@@ -126,12 +128,16 @@ class PromptResult(Result):
         )
 
     def tables(self) -> dict[str, pd.DataFrame]:
-        """By version, and by version and layer."""
-        return {"versions": self.by_version(), "layers": self.to_frame()}
+        """By version, by version and layer, and by word where the number of examples was changed."""
+        by_word = {} if self.sweep is None else {"words": self.sweep.table(self.targets)}
+        return {"versions": self.by_version(), "layers": self.to_frame(), **by_word}
 
     def summary(self) -> list[tuple[str, pd.DataFrame]]:
-        """One row per version."""
-        return [(f"A clue for {self.targets[0]}", self.by_version())]
+        """One row per version; and per word where the number of examples was changed."""
+        found = [(f"A clue for {self.targets[0]}", self.by_version())]
+        if self.sweep is not None:
+            found.append(("Clues after so many examples", self.sweep.table(self.targets)))
+        return found
 
     def findings(self) -> list[Finding]:
         """The clue, patterns by depth and shot, cosines, then the controls."""

@@ -11,6 +11,7 @@ import json
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Unpack
 
@@ -24,6 +25,7 @@ from headscape.runs import Run
 from headscape.statistics.maps import by_words
 from headscape.storage import read_arrays
 from headscape.studies.prompt.result import PromptResult
+from headscape.studies.prompt.sweep import ask, check_sweep, sweep_of
 from headscape.studies.prompt.text import Entry, Layout, chat_text, choose_shots, find_entry, plain_text, read_table
 from headscape.studies.work.folder import study_folder
 from headscape.studies.work.handing import models_for
@@ -49,6 +51,7 @@ def request(
     alphas: Sequence[float] = ALPHAS,
     permutations: int = 500,
     random_state: int = 0,
+    sweep: Sequence[int] = (),
 ) -> tuple[list[Entry], list[Entry]]:
     """Check what can be checked without a model: the table, and the targets (the word, then others of its category)."""
     for name, value, low in (("shots", shots, 0), ("prompts", prompts, 1), ("permutations", permutations, 1)):
@@ -62,6 +65,7 @@ def request(
     entries = read_table(table)
     target = find_entry(entries, word)
     choose_shots(entries, target, shots, random_state)
+    check_sweep(sweep, entries, target)
     others = [e for e in entries if e.category == target.category and e.word.casefold() != target.word.casefold()]
     chosen = np.random.default_rng(random_state).permutation(len(others))[: prompts - 1]
     return entries, [target, *(others[i] for i in chosen)]
@@ -79,6 +83,7 @@ def prompt(
     control: Model | bool | None = None,
     chat: bool = False,
     permutations: int = 500,
+    sweep: Sequence[int] = (),
     random_state: int = 0,
     **how: Unpack[How],
 ) -> PromptResult:
@@ -103,6 +108,9 @@ def prompt(
         The same architecture with random weights. True draws them.
     chat
         Put the prompt into the model's chat template.
+    sweep
+        Numbers of examples, such as (0, 1, 3, 5, 8): the same words are asked for after each of them too, with the
+        examples' clues in place and exchanged.
     how
         jobs (versions of the model at a time), threads, engine, resume, progress, say: see
         `headscape.studies.work.how.How`.
@@ -121,13 +129,14 @@ def prompt(
     from headscape.studies.prompt.versions import LONGEST, Task, check_model, encode
 
     work = Work.of(**how)
-    entries, targets = request(word, shots, table, prompts, alphas, permutations, random_state)
+    entries, targets = request(word, shots, table, prompts, alphas, permutations, random_state, sweep)
     check_model(model)
-    texts = []
-    for target in targets:
-        shown = choose_shots(entries, target, shots, random_state)
-        texts.append(chat_text(model.tokenizer, target, shown) if chat else plain_text(target, shown))
-        encode(model, texts[-1], LONGEST)  # one that is too long is refused now
+    write = partial(chat_text, model.tokenizer) if chat else plain_text
+    texts = [write(target, choose_shots(entries, target, shots, random_state)) for target in targets]
+    before = "" if chat else " "
+    asked = ask(entries, targets, sweep, write, random_state, before) if sweep else {}
+    for text in [*texts, *(asked[sweep[-1]][0] if sweep else [])]:
+        encode(model, text, LONGEST)  # one that is too long is refused now
     if control is True:
         control = load_model(model.source, device=model.device, dtype=model.dtype, random_init=random_state)
     models = {"model": model} | ({"control": control} if control else {})
@@ -135,17 +144,20 @@ def prompt(
     facts |= {"permutations": permutations, "seed": random_state}
     facts |= {"table": None if table is None else [list(entry) for entry in entries]}
     inputs = {name: one.fingerprint for name, one in models.items()} | {"dtype": model.dtype}
-    solved = [t.with_answer(("" if chat else " ") + e.clue) for t, e in zip(texts, targets, strict=True)]
+    solved = [t.with_answer(before + e.clue) for t, e in zip(texts, targets, strict=True)]
     task = Task(texts, solved, permutations, random_state, work.threads)
     place = _place(model, run)
+    swept = facts | ({"sweep": list(sweep)} if sweep else {})
     with (
         work.started(place),
-        study_folder(_opened(model, run, random_state), PromptResult.study, facts, inputs, work) as folder,
+        study_folder(_opened(model, run, random_state), PromptResult.study, swept, inputs, work) as folder,
     ):
         found = _measured(models, alphas, task, lambda version: folder.unit("version", facts, inputs, version), work)
+        if sweep:
+            found["sweep"] = sweep_of(models, asked, lambda *one: folder.unit("sweep", swept, inputs, one), work)
         named = {"source": model.source, "dtype": model.dtype, "table": None if table is None else str(table)}
         result = PromptResult(
-            targets=[target.word for target in targets], text=texts[0].text, settings=facts | named, **found
+            targets=[target.word for target in targets], text=texts[0].text, settings=swept | named, **found
         )
         folder.save(result)
     return result

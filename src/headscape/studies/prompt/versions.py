@@ -99,14 +99,14 @@ def greedy_clue(model: Model, ids: Sequence[int], longest: int = LONGEST) -> str
     return text.split(END)[0].split("\n")[0]
 
 
-def clue_loss(model: Model, ids: Sequence[int], layout: Layout) -> float:
-    """Mean loss, in nats per token, over the tokens of all clues in a text: those of the shots and the answer."""
+def clue_loss(model: Model, ids: Sequence[int], layout: Layout, of: Sequence[str] = ("clue", "answer")) -> float:
+    """Mean loss, in nats per token, over the tokens of clues in a text: of the shots ("clue") and the answer."""
     batch = torch.tensor([list(ids)])
     with torch.no_grad():
         logits = run(model, {"input_ids": batch}).logits[0, :-1].float()
     wanted = batch[0, 1:].to(logits.device)
     each = F.cross_entropy(logits, wanted, reduction="none").cpu().numpy()
-    chosen = np.array([segment in ("clue", "answer") for segment in layout.segments])[1:]
+    chosen = np.array([segment in of for segment in layout.segments])[1:]
     return float(each[chosen].mean()) if chosen.any() else float("nan")
 
 

@@ -9,6 +9,7 @@ import numpy as np
 from headscape.intervals import mean_interval
 from headscape.results import Captions, FigureSpec
 from headscape.roles import BLOCK_ROLES, MIXED, ROLES
+from headscape.studies.work.series import line
 
 if TYPE_CHECKING:
     from headscape.studies.series.result import SeriesResult
@@ -63,14 +64,7 @@ def _scores(r: SeriesResult, role: str) -> FigureSpec:
     k = list(r.role_names).index(role)
     mean = r.scores[:, k].mean(axis=1)
     best = np.argsort(-mean[-1], kind="stable")[:LINES]
-    series = []
-    for h in best:
-        intervals = [mean_interval(batches[:, h]) for batches in r.scores[:, k]]
-        line = {"name": _names(r)[h], "x": r.steps, "y": mean[:, h]}
-        known = all(each.known for each in intervals)
-        series.append(
-            line | ({"low": [i.low for i in intervals], "high": [i.high for i in intervals]} if known else {})
-        )
+    series = [line(_names(r)[h], r.steps, [mean_interval(one[:, h]) for one in r.scores[:, k]]) for h in best]
     if np.isfinite(r.chance[k]):
         series.append(
             {"name": "attention at random", "x": r.steps, "y": np.full(len(r.steps), r.chance[k]), "dash": "dash"}
@@ -81,15 +75,8 @@ def _scores(r: SeriesResult, role: str) -> FigureSpec:
 
 
 def _change(r: SeriesResult) -> FigureSpec:
-    series = []
     parts = (("change since the step before", r.steps[1:], r.change), ("between two inputs", r.steps, r.noise))
-    for name, x, values in parts:
-        intervals = [mean_interval(row) for row in values]
-        line = {"name": name, "x": x, "y": values.mean(axis=1)}
-        known = all(each.known for each in intervals)
-        series.append(
-            line | ({"low": [i.low for i in intervals], "high": [i.high for i in intervals]} if known else {})
-        )
+    series = [line(name, x, [mean_interval(row) for row in values]) for name, x, values in parts]
     return captions.figure("change", {"series": series})
 
 

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from headscape.intervals import Interval, mean_interval
+from headscape.intervals import mean_interval
 from headscape.results import Captions, FigureSpec
 from headscape.studies.softmax.head import COLUMNS
 from headscape.studies.softmax.result import ALL_VARIANTS, LAYER_VARIANTS, NAMES
+from headscape.studies.work.series import bars, line
 
 if TYPE_CHECKING:
     from headscape.studies.softmax.result import SoftmaxResult
@@ -79,14 +80,8 @@ def _grid(r: SoftmaxResult) -> FigureSpec:
     return captions.figure("softmax-grid", {"score": "change_corollary" if r.unit else "corollary_error"})
 
 
-def _ends(intervals: Sequence[Interval]) -> dict[str, Any]:
-    """Both ends of intervals, as figures take them."""
-    return {end: np.array([getattr(each, end) for each in intervals]) for end in ("low", "high")}
-
-
 def _bars(values: Mapping[str, Any]) -> dict[str, Any]:
-    intervals = [mean_interval(each) for each in values.values()]
-    return {"names": list(values), "values": [each.value for each in intervals], **_ends(intervals)}
+    return bars({name: mean_interval(each) for name, each in values.items()})
 
 
 def _variants(r: SoftmaxResult) -> FigureSpec:
@@ -141,6 +136,7 @@ def _change_heads(r: SoftmaxResult) -> FigureSpec:
         part = {"name": NAMES[name], "x": x, "y": r.heads[f"change_{name}"].to_numpy()[order]}
         if name == "corollary" and np.isfinite(r.heads["change_corollary_low"]).all():
             part |= {end: r.heads[f"change_corollary_{end}"].to_numpy()[order] for end in ("low", "high")}
+            part["n"] = [len(r.values)]
         series.append(part)
     series += [
         {"name": "tolerance", "x": x[[0, -1]], "y": np.full(2, sign * r.tolerance), "dash": "dot"}
@@ -154,9 +150,7 @@ def _change_layers(r: SoftmaxResult) -> FigureSpec:
     layers = np.unique(r.heads["layer"].to_numpy())
     series = []
     for v, name in enumerate(LAYER_VARIANTS):
-        intervals = [mean_interval(column) for column in r.changes_layer[:, v].T]
-        line = {"name": NAMES[name], "x": layers, "y": np.array([each.value for each in intervals])}
-        series.append(line | (_ends(intervals) if len(r.changes_layer) > 1 else {}))
+        series.append(line(NAMES[name], layers, [mean_interval(column) for column in r.changes_layer[:, v].T]))
     return captions.figure("change-layers", {"series": series}, unit_name=r.unit_name)
 
 

@@ -98,7 +98,9 @@ def organize(g: FloatArray, present: BoolArray, settings: Mapping[str, Any]) -> 
     An absent entry is given the mean of its row, so that it says nothing about which keys a query prefers.
     """
     filled = np.where(present, g, np.nanmean(g, axis=1, keepdims=True))
-    fit = organize_matrix(filled, Questionnaire(**settings))
+    questionnaire = Questionnaire(**settings)
+    questionnaire.traced = False
+    fit = organize_matrix(filled, questionnaire)
     return Trees(fit.row_tree, fit.col_tree)
 
 
@@ -125,6 +127,11 @@ class Head:
         return np.exp(np.where(self.present, self.g, -np.inf))
 
     @cached_property
+    def top(self) -> BoolArray:
+        """Its five largest keys by query."""
+        return largest(self.softmax, self.present)
+
+    @cached_property
     def averages(self) -> Averages:
         """Joint means over pairs of clusters (folders, in the paper) of the two trees."""
         return Averages(self.g, self.trees.query, self.trees.key, self.present)
@@ -132,7 +139,11 @@ class Head:
     @cached_property
     def paraproduct(self) -> Paraproduct:
         """The decomposition with A' = A'' = exp."""
-        return self.averages.paraproduct("exp")
+        return self._both[0]
+
+    @cached_property
+    def _both(self) -> list[Paraproduct]:
+        return self.averages.paraproducts("exp", "corollary")
 
     @cached_property
     def natural(self) -> Head:
@@ -148,7 +159,7 @@ class Head:
         if variant == "printed":
             return self.paraproduct.approximation - self.paraproduct.boundary
         if variant == "corollary":
-            return self.averages.paraproduct("corollary").approximation
+            return self._both[1].approximation
         if variant in ("natural", "natural_corollary"):
             return self.natural.approximation("paraproduct" if variant == "natural" else "corollary")
         if variant == "mean":
@@ -168,28 +179,34 @@ def _linear(g: FloatArray, softmax: FloatArray, present: BoolArray) -> FloatArra
     return out
 
 
-def compare(approximation: FloatArray, g: FloatArray, present: BoolArray) -> tuple[float, float, float]:
+def largest(values: FloatArray, present: BoolArray) -> BoolArray:
+    """The five largest keys of every query with more than five, marked; ties go to the first keys."""
+    rows = np.flatnonzero(present.sum(axis=1) > TOP)
+    order = np.argsort(-np.where(present, values, -np.inf)[rows], axis=1, kind="stable")[:, :TOP]
+    marks = np.zeros((len(rows), present.shape[1]), dtype=bool)
+    np.put_along_axis(marks, order, True, axis=1)
+    return marks
+
+
+def compare(
+    approximation: FloatArray, g: FloatArray, present: BoolArray, top: BoolArray | None = None
+) -> tuple[float, float, float]:
     """How far an approximation is from softmax = exp(g): relative error, row KL, overlap of the five largest keys.
 
     The error is ||approximation - softmax|| / ||softmax|| (Frobenius, of the approximation as it is). KL(approximation
     || softmax), mean over rows, is that of the clipped and renormalized one; softmax is never 0, so it is finite. The
-    overlap is the mean share of keys in common, over queries with more than five keys; ties go to the first keys.
+    overlap is the mean share of keys in common, over queries with more than five keys; `top` is `largest` of softmax,
+    where it is known already.
     """
     softmax = np.exp(np.where(present, g, -np.inf))
     error = np.linalg.norm(np.where(present, approximation - softmax, 0.0)) / np.linalg.norm(softmax)
     q = as_probabilities(approximation, present)
     log_ratio = np.log(np.where(q > 0, q, 1.0)) - np.where(q > 0, g, 0.0)
     kl = float((q * log_ratio).sum(axis=1).mean())
-    rows = np.flatnonzero(present.sum(axis=1) > TOP)
-    if not len(rows):
+    top = largest(softmax, present) if top is None else top
+    if not len(top):
         return float(error), kl, float("nan")
-    chosen = []
-    for values in (softmax, approximation):
-        order = np.argsort(-np.where(present, values, -np.inf)[rows], axis=1, kind="stable")[:, :TOP]
-        marks = np.zeros((len(rows), present.shape[1]), dtype=bool)
-        np.put_along_axis(marks, order, True, axis=1)
-        chosen.append(marks)
-    return float(error), kl, float((chosen[0] & chosen[1]).sum() / (TOP * len(rows)))
+    return float(error), kl, float((top & largest(approximation, present)).sum() / (TOP * len(top)))
 
 
 def measure(head: Head, settings: Mapping[str, Any], random_state: int = 0) -> tuple[dict[str, float], str]:
@@ -201,7 +218,7 @@ def measure(head: Head, settings: Mapping[str, Any], random_state: int = 0) -> t
     asked = [(variant, head, variant) for variant in VARIANTS]
     asked += [("shuffled", null, "paraproduct"), ("shuffled_corollary", null, "corollary")]
     for name, of, variant in asked:
-        distances = compare(of.approximation(variant), of.g, of.present)
+        distances = compare(of.approximation(variant), of.g, of.present, of.top)
         out |= {f"{name}_{distance}": value for distance, value in zip(_DISTANCES, distances, strict=True)}
     return {name: out.get(name, float("nan")) for name in COLUMNS}, note
 

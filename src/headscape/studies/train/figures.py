@@ -12,7 +12,7 @@ from headscape.collapse.similarity import points_of, shown_layers
 from headscape.hopfield.networks import LEARNED_START, base_arm
 from headscape.intervals import mean_interval
 from headscape.results import Captions, FigureSpec
-from headscape.studies.work.series import line
+from headscape.studies.work.series import bars, line
 
 if TYPE_CHECKING:
     from headscape.studies.train.result import TrainResult
@@ -72,10 +72,9 @@ def _table(r: TrainResult) -> FigureSpec:
 
 def _differences(r: TrainResult) -> FigureSpec:
     changes = {base_arm(arm).title: r.difference(arm) for arm in r.arms if arm != "standard"}
-    ends = {name: [getattr(c, name) for c in changes.values()] for name in ("low", "high")}
     return captions.figure(
         "scores",
-        {"names": list(changes), "values": [c.value for c in changes.values()], **ends},
+        bars(changes),
         value=_better(r),
         unit=r.unit,
     )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -10,15 +10,26 @@ import numpy.typing as npt
 
 from headscape.intervals import Interval
 
-__all__ = ["level", "line"]
+__all__ = ["bars", "level", "line"]
 
 
 def line(name: str, x: npt.ArrayLike, ends: Sequence[Interval], dash: str | None = None) -> dict[str, Any]:
     """A line of a figure of kind "lines", with its intervals where all of them are known."""
     found: dict[str, Any] = {"name": name, "x": np.asarray(x), "y": np.array([end.value for end in ends])}
     if ends and all(end.known for end in ends):
-        found |= {"low": np.array([end.low for end in ends]), "high": np.array([end.high for end in ends])}
+        found |= _ends(ends)
     return found | ({"dash": dash} if dash else {})
+
+
+def bars(named: Mapping[str, Interval]) -> dict[str, Any]:
+    """The data of a figure of kind "bars", with intervals."""
+    ends = list(named.values())
+    return {"names": list(named), "values": [end.value for end in ends], **_ends(ends)}
+
+
+def _ends(ends: Sequence[Interval]) -> dict[str, Any]:
+    """Both ends of intervals, and how many inputs they rest on."""
+    return {name: np.array([getattr(end, name) for end in ends]) for name in ("low", "high", "n")}
 
 
 def level(name: str, x: npt.ArrayLike, y: float) -> dict[str, Any]:

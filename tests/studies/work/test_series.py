@@ -1,0 +1,32 @@
+"""Intervals in figures: drawn where they are known, with the number of inputs behind them in the figure's words."""
+
+import numpy as np
+import pytest
+
+from headscape.intervals import Interval, mean_interval
+from headscape.results import Captions
+from headscape.studies.work.series import bars, level, line
+
+captions = Captions("headscape.studies.prompt.figures")
+KNOWN = [mean_interval([1.0, 2.0, 4.0]), mean_interval([2.0, 2.5])]
+
+
+def test_a_line_has_the_ends_of_its_intervals_only_where_all_are_known():
+    found = line("a", [0, 1], KNOWN)
+    assert found["low"].tolist() == [one.low for one in KNOWN] and found["n"].tolist() == [3, 2]
+    assert "low" not in line("a", [0, 1], [KNOWN[0], Interval(1.0)])
+
+
+@pytest.mark.parametrize(
+    ("data", "said"),
+    [
+        ({"series": [line("a", [0, 1], KNOWN), level("b", [0, 1], 1.0)]}, " n = 2 to 3."),
+        ({"series": [line("a", [0], KNOWN[:1])]}, " n = 3."),
+        ({"series": [line("a", [0], [Interval(1.0)])]}, ""),
+        (bars({"a": KNOWN[1], "b": KNOWN[1]}), " n = 2."),
+    ],
+)
+def test_a_figure_says_how_many_inputs_its_intervals_rest_on(data, said):
+    plain = captions.figure("losses", {}).read
+    assert captions.figure("losses", data).read == plain + said
+    assert np.all([name in bars({"a": KNOWN[0]}) for name in ("names", "values", "low", "high", "n")])
