@@ -132,8 +132,8 @@ def _work(r: CollapseResult, weights: str) -> Finding:
     names = four_of(weights)
     skip, hidden, bare, bare_hidden = (r.interval(name) for name in names)
     s0, s1, n0, _ = (np.log10(r.residuals(name)[:, -1]) for name in names)
-    by_skip, by_hidden = (_moved(r, *pair) for pair in (names[::2], names[:2]))
-    alone = _moved(r, *names[2:], signed=True)
+    by_skip, by_hidden = (_moved(r, names[0], other) for other in (names[2], names[1]))
+    alone = _moved(r, names[2], names[3], signed=True)
     further = abs(s1 - s0) - abs(s0 - n0)
     # what is lost in round-off can only be more: the largest input is then a bound, and no estimate
     statistic = (
