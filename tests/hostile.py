@@ -520,6 +520,9 @@ def _spoiled_runs():
         ],
         "locks folders": lambda run: [lock.mkdir() for lock in _locks(run)],
         "locks of another machine": lambda run: [write(lock, _elsewhere()) for lock in _locks(run)],
+        "locks of no process": lambda run: [
+            write(lock, _elsewhere() | {"host": os.uname().nodename, "pid": 10**30}) for lock in _locks(run)
+        ],
     }
     return found
 

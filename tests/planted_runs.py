@@ -32,5 +32,5 @@ def make_run(folder, values, fingerprint=None, kind="probs", organized=True, **o
         model = {"source": fingerprint, "fingerprint": fingerprint, "n_layers": 3, "n_heads": 4}
         Run.open(folder).update(model=model)
     if organized:
-        organize(folder, threads=1, questionnaire=Questionnaire(n_iter=1, **options))
+        organize(folder, model=False, threads=1, questionnaire=Questionnaire(n_iter=1, **options))
     return folder

@@ -7,6 +7,8 @@ import inspect
 import numpy as np
 import pytest
 
+import headscape as hs
+from headscape.attention.samples import samples_of
 from headscape.checks import LARGEST, check_finite, finite, integer, one_of, positive, renamed, seed, within
 from headscape.errors import InputError
 from headscape.studies import STUDIES
@@ -75,6 +77,21 @@ def test_every_study_checks_its_seed_before_anything_else(function, wrong):
         pytest.skip("works on arrays in memory")
     with pytest.raises(InputError, match="random_state must be"):
         function(*("nowhere" for _ in needed), random_state=wrong)
+
+
+@pytest.mark.parametrize("wrong", [np.nan, 2.5, "two", 0, True], ids=str)
+def test_counts_are_checked_by_name_before_anything_else(wrong):
+    for name in ("jobs", "threads"):
+        with pytest.raises(InputError, match=f"{name} must be"):
+            hs.organize("nowhere", **{name: wrong})
+    for name in ("tokens", "batches"):
+        with pytest.raises(InputError, match=f"{name} must be"):
+            samples_of(None, "a text", **{name: wrong})
+    if wrong != 0:  # too few are too few for an interval
+        with pytest.raises(InputError, match="windows must be"):
+            hs.prune("nowhere", windows=wrong)
+    with pytest.raises(InputError, match="a model is given by its name or path, not 3"):
+        hs.load_model(3)
 
 
 def test_a_parameter_that_was_renamed_still_works():

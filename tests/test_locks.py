@@ -105,11 +105,16 @@ def test_a_process_id_given_to_another_process_holds_nothing(tmp_path):
         assert json.loads((tmp_path / "a.lock").read_text())["birth"] != "12"
 
 
-@pytest.mark.parametrize("content", [None, "", "null", '{"pid": 1}'])
+ODD = [{"pid": pid} for pid in (0, -1, 10**30, "a", None)] + [{"birth": 3}, {"space": []}]
+
+
+@pytest.mark.parametrize("content", [None, "", "null", '{"pid": 1}', *ODD])
 def test_a_lock_of_another_machine_or_a_damaged_one_goes_stale_without_heartbeat(tmp_path, content):
     path = tmp_path / "a.lock"
     if content is None:
         write(path, host="elsewhere", pid=7, started="then")
+    elif isinstance(content, dict):
+        write(path, **content)
     else:
         path.write_text(content)
     named = "process 7 on elsewhere, since then" if content is None else "another process"
@@ -117,10 +122,27 @@ def test_a_lock_of_another_machine_or_a_damaged_one_goes_stale_without_heartbeat
     os.utime(path, (recent, recent))
     with pytest.raises(InputError, match=named), locked(path, "the study", quiet):
         pytest.fail("entered")
-    old = time.time() - locks.STALE_SECONDS - 1
-    os.utime(path, (old, old))
-    with locked(path, "the study", quiet):
-        assert json.loads(path.read_text())["pid"] == os.getpid()
+    before = path.read_bytes()
+    for late in (-locks.STALE_SECONDS - 1, 10**6):  # a clock that went ahead holds nothing for weeks
+        path.write_bytes(before)
+        os.utime(path, (time.time() + late,) * 2)
+        with locked(path, "the study", quiet):
+            assert json.loads(path.read_text())["pid"] == os.getpid()
+
+
+def test_a_process_of_another_container_keeps_its_lock_as_long_as_it_touches_it(tmp_path):
+    """The same machine by name, where its process id is that of nobody here."""
+    gone = subprocess.Popen([sys.executable, "-c", ""])
+    gone.wait()
+    write(tmp_path / "a.lock", pid=gone.pid, space="pid:[1]")
+    with pytest.raises(InputError, match="is being written"), locked(tmp_path / "a.lock", "the study", quiet):
+        pytest.fail("entered")
+
+
+def test_what_a_killed_process_left_while_taking_the_lock_goes(tmp_path):
+    (tmp_path / "a.lock.12.34.partial").write_text("{}")
+    with locked(tmp_path / "a.lock", "the study", quiet):
+        assert os.listdir(tmp_path) == ["a.lock"]
 
 
 def test_a_process_of_this_machine_keeps_its_lock_without_heartbeat(tmp_path, other):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import fcntl
+import glob
 import json
 import os
 import socket
@@ -15,7 +16,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from headscape.errors import InputError
-from headscape.storage import passing, read_json
+from headscape.storage import PARTIAL, passing, read_json
 
 __all__ = ["HEARTBEAT_SECONDS", "Holder", "locked"]
 
@@ -34,12 +35,14 @@ class Holder:
     started: str
     birth: str
     """When the process began, as the system counts: a process id may be given to another process later."""
+    space: str = ""
+    """In which space its id means something: containers may share a machine's name and not its processes."""
 
     @classmethod
     def me(cls) -> Holder:
         """The process that asks."""
-        pid = os.getpid()
-        return cls(pid, socket.gethostname(), datetime.now(UTC).isoformat(timespec="seconds"), _birth(pid))
+        pid, now = os.getpid(), datetime.now(UTC).isoformat(timespec="seconds")
+        return cls(pid, socket.gethostname(), now, _birth(pid), _space())
 
     def __str__(self) -> str:
         return f"process {self.pid} on {self.host}, since {self.started}"
@@ -57,6 +60,12 @@ def _birth(pid: int) -> str:
     return "".join(_facts(pid)[19:20])
 
 
+def _space() -> str:
+    with suppress(OSError):
+        return os.readlink("/proc/self/ns/pid")
+    return ""
+
+
 def _alive(pid: int) -> bool:
     try:
         os.kill(pid, 0)
@@ -67,21 +76,24 @@ def _alive(pid: int) -> bool:
     return _facts(pid)[:1] != ["Z"]  # ended, and nobody has asked for its exit code
 
 
-def _stale(path: Path, holder: Holder | None) -> bool:
-    """Whether nobody holds the lock any more."""
-    if holder is not None and holder.host == socket.gethostname():
+def _stale(path: Path, holder: Holder | None, now: float) -> bool:
+    """Whether nobody holds the lock any more; `now` is the time of its file system, whose clock may be another."""
+    if holder is not None and holder.host == socket.gethostname() and holder.space in ("", _space()):
         birth = _birth(holder.pid)
         return not _alive(holder.pid) or (bool(birth and holder.birth) and birth != holder.birth)
     with suppress(OSError):
-        return time.time() - path.stat().st_mtime > STALE_SECONDS
+        return abs(now - path.stat().st_mtime) > STALE_SECONDS
     return False  # it was let go a moment ago: try again
 
 
 def _holder(path: Path) -> Holder | None:
     try:
-        return Holder(**read_json(path))
+        found = Holder(**read_json(path))
     except (OSError, ValueError, TypeError):
         return None
+    words = (found.host, found.started, found.birth, found.space)
+    right = all(isinstance(word, str) for word in words) and isinstance(found.pid, int) and 0 < found.pid < 2**31
+    return found if right else None
 
 
 @contextmanager
@@ -103,9 +115,9 @@ def locked(path: Path, what: str, say: Callable[[str], None], wait: bool = False
     new = not path.parent.exists()
     path.parent.mkdir(parents=True, exist_ok=True)
     told, me = False, Holder.me()
-    while not _take(path, me):
+    while (now := _take(path, me)) is not None:
         holder = _holder(path)
-        if _stale(path, holder):
+        if _stale(path, holder, now):
             _clear(path, holder)
             continue
         if not wait:
@@ -132,23 +144,29 @@ def locked(path: Path, what: str, say: Callable[[str], None], wait: bool = False
                 path.parent.rmdir()
 
 
-def _take(path: Path, me: Holder) -> bool:
-    """Make the lock file whole at once, unless it is there."""
-    own = path.with_name(f"{path.name}.{os.getpid()}.{threading.get_ident()}")
-    own.write_text(json.dumps(vars(me)), encoding="utf-8")
+def _take(path: Path, me: Holder) -> float | None:
+    """Make the lock file whole at once; where it is there, the time as its file system has it instead."""
+    text = json.dumps(vars(me))
+    own = path.with_name(f"{path.name}.{os.getpid()}.{threading.get_ident()}{PARTIAL}")
+    with open(own, "w", encoding="utf-8") as file:
+        file.write(text)
+        file.flush()
+        now = os.fstat(file.fileno()).st_mtime
     try:
         os.link(own, path)
     except FileExistsError:
-        return False
+        return now
     except OSError:  # a file system without hard links
         try:
             with open(path, "x", encoding="utf-8") as file:
-                file.write(own.read_text(encoding="utf-8"))
+                file.write(text)
         except FileExistsError:
-            return False
+            return now
     finally:
         own.unlink(missing_ok=True)
-    return True
+    for left in path.parent.glob(f"{glob.escape(path.name)}.*{PARTIAL}"):  # of one that was killed a moment before
+        left.unlink(missing_ok=True)
+    return None
 
 
 def _clear(path: Path, holder: Holder | None) -> None:

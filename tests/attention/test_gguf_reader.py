@@ -1,5 +1,7 @@
 """The fast reader of GGUF files against gguf's own."""
 
+import struct
+
 import gguf
 import numpy as np
 import pytest
@@ -54,3 +56,19 @@ def test_others_use_it_only_while_asked(file):
     with fast_reader():
         assert issubclass(gguf.GGUFReader, theirs) and gguf.GGUFReader is not theirs
     assert gguf.GGUFReader is theirs
+
+
+HEADERS = {
+    "the same key for ever": struct.pack("<QQ", 0, 2**62) + bytes(100),
+    "arrays in arrays": struct.pack("<QQQcI", 0, 1, 1, b"a", 9) + struct.pack("<IQ", 9, 1) * 100_000,
+    "counts beyond the file": struct.pack("<QQ", 2**63, 2**63),
+    "a string beyond the file": struct.pack("<QQQ", 0, 1, 2**60),
+}
+
+
+@pytest.mark.parametrize("header", HEADERS)
+def test_a_header_that_says_absurd_things_is_one_line(header, tmp_path):
+    file = tmp_path / "odd.gguf"
+    file.write_bytes(b"GGUF" + struct.pack("<I", 3) + HEADERS[header])
+    with pytest.raises(hs.InputError, match=r"^odd\.gguf cannot be read as GGUF: .+"):
+        open_gguf(file)

@@ -48,6 +48,15 @@ def test_the_choice_is_seeded_and_more_batches_extend_it():
     assert cut_windows(text, Letters(), 5, None).origins == sorted(cut_windows(text, Letters(), 5, 40).origins)
 
 
+def test_a_chat_template_that_fails_is_one_line(monkeypatch):
+    def fails(*_, **__):
+        raise SyntaxError("a stranger's program\nof two lines")
+
+    monkeypatch.setattr(Framed, "apply_chat_template", fails)
+    with pytest.raises(hs.InputError, match="chat template of this model fails: a stranger's program; leave out"):
+        cut_windows(["abcdef"], Framed(), 6, None, chat=True)
+
+
 def test_chat_template_frames_every_window():
     windows = cut_windows(["abcdef"], Framed(), 6, None, chat=True)
     assert [list(w) for w in windows.ids] == [

@@ -135,3 +135,25 @@ def test_help_has_an_example():
 
     for command in ("list", "delete"):
         assert "Example" in run("runs", command, "--help", check=0).stdout
+
+
+def test_deleting_a_run_does_not_take_what_is_not_of_headscape(headscape, tmp_path):
+    run = make_run("runs/a")
+    begin(run, "organize", 0)
+    (run.path / "report.html").write_text("the page")
+    (run.path / "thesis.txt").write_text("mine")
+    assert "also holds thesis.txt" in headscape("runs", "delete", "runs/a", "--yes", code=2)
+    (tmp_path / "link").symlink_to(run.path)
+    assert "is a link" in headscape("runs", "delete", "link", "--yes", code=2)
+    assert (run.path / "thesis.txt").exists() and kept_studies(run, "organize")
+    (run.path / "thesis.txt").unlink()
+    headscape("runs", "delete", "runs/a", "--yes")
+    assert not run.path.exists()
+
+
+def test_a_lost_batch_shows_in_the_list(headscape):
+    np.save("a.npy", np.stack([attention()] * 3))
+    hs.import_array("a.npy", "runs/a", layout="batch,layer,head,query,key")
+    assert " 3/3 " in headscape("runs", "list")
+    Run.open("runs/a").batch_path(1).unlink()
+    assert " 2/3 " in headscape("runs", "list")

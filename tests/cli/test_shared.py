@@ -6,7 +6,7 @@ from rich.console import Console
 
 import headscape as hs
 from commands import closing
-from headscape.cli import shared
+from headscape.cli import main, shared
 from headscape.cli.shared import Bars, finish
 from headscape.studies.work.how import Work
 from tiny import attention
@@ -73,3 +73,11 @@ def test_a_headline_is_how_the_first_finding_opens(text, line):
             return [hs.Finding(text)]
 
     assert Said().headline() == line
+
+
+def test_a_name_cannot_command_the_terminal(monkeypatch, capsys):
+    monkeypatch.setattr("sys.argv", ["headscape", "report", "\x1b]0;title\x07\x1b[2Jrun"])
+    with pytest.raises(SystemExit):
+        main()
+    said = capsys.readouterr().err
+    assert "]0;title" in said and not set(said) & set("\x1b\x07\x9b")

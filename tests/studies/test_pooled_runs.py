@@ -1,5 +1,7 @@
 """Pooled runs on their way through organize, prune and report, and the studies that refuse them."""
 
+from functools import partial
+
 import numpy as np
 import pytest
 
@@ -32,7 +34,7 @@ def run(model, tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def organised(run):
-    return organize(run, threads=1)
+    return organize(run, model=False, threads=1)
 
 
 def pooled(maps, pool):
@@ -106,7 +108,7 @@ def test_the_report_names_blocks_by_their_tokens(run, organised):
 
 def test_studies_of_single_entries_refuse_in_one_line(run):
     cap = hs.open_capture(run)
-    for study in (check_scores, collapse, gaussian):
+    for study in (check_scores, partial(collapse, model=False), partial(gaussian, model=False)):
         with pytest.raises(hs.InputError, match="needs whole maps, this capture is pooled to 7 blocks") as caught:
             study(cap)
         assert "\n" not in str(caught.value) and "--pool" in str(caught.value)
@@ -117,8 +119,8 @@ def test_compare_refuses_blocks_beside_tokens(run, organised, model, tmp_path):
 
     twin, whole = tmp_path / "twin", tmp_path / "whole"
     options = {"batches": 4, "keep": ("probs",)}
-    organize(hs.capture(model, TEXT, tokens=24, pool=7, out=twin, random_state=1, **options), threads=1)
-    organize(hs.capture(model, TEXT, tokens=7, out=whole, **options), threads=1)
+    organize(hs.capture(model, TEXT, tokens=24, pool=7, out=twin, random_state=1, **options), model=False, threads=1)
+    organize(hs.capture(model, TEXT, tokens=7, out=whole, **options), model=False, threads=1)
     assert len(read_runs([run, twin])) == 2
     with pytest.raises(hs.InputError, match="maps pooled from 24 tokens, .* has whole maps: a block is not a token"):
         read_runs([run, whole])

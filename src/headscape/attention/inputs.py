@@ -23,6 +23,7 @@ __all__ = [
     "Images",
     "Prompts",
     "Windows",
+    "as_chat",
     "chosen_of",
     "cut_windows",
     "frame_of",
@@ -129,16 +130,24 @@ class Windows:
     sha256: str  # of the token ids of all windows, chosen or not
 
 
+def as_chat(tokenizer: Any, turns: Sequence[tuple[str, str]]) -> str:
+    """Turns (role, text) in the chat template of a model, a stranger's program: `InputError` where it fails."""
+    if not getattr(tokenizer, "chat_template", None):
+        raise InputError("this model has no chat template; leave out --chat")
+    messages = [{"role": role, "content": text} for role, text in turns]
+    try:
+        return str(tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=True))
+    except Exception as error:  # whatever a template does, which runs in a sandbox
+        said = next(iter(str(error).splitlines()), type(error).__name__)
+        raise InputError(f"the chat template of this model fails: {said}; leave out --chat") from None
+
+
 def frame_of(tokenizer: Any, chat: bool, prefix: Sequence[int]) -> tuple[list[int], list[int]]:
     """Ids the tokenizer (or its chat template) puts before and after a text."""
     probe = "x"
     body = tokenizer.encode(probe, add_special_tokens=False)
     if chat:
-        if not getattr(tokenizer, "chat_template", None):
-            raise InputError("this model has no chat template; switch it off")
-        message = [{"role": "user", "content": probe}]
-        shown = tokenizer.apply_chat_template(message, tokenize=False, add_generation_prompt=True)
-        before, _, after = shown.rpartition(probe)
+        before, _, after = as_chat(tokenizer, [("user", probe)]).rpartition(probe)
         whole = [tokenizer.encode(part, add_special_tokens=False) for part in (before, after)]
         return whole[0], whole[1]
     whole = tokenizer.encode(probe, add_special_tokens=True)

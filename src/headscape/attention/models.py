@@ -113,6 +113,8 @@ def load_model(
     """
     if find_spec("torch") is None or find_spec("transformers") is None:
         raise InputError("loading a model needs torch and transformers: pip install 'headscape[models]'")
+    if not isinstance(spec, (str, Path)):
+        raise InputError(f"a model is given by its name or path, not {spec!r}")
     if dtype not in DTYPES:
         raise InputError(f"dtype is one of {', '.join(DTYPES)}, not {dtype!r}")
     if random_init is not None:

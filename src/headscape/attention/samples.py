@@ -16,6 +16,7 @@ from headscape.attention.given import arguments_of, with_decoder
 from headscape.attention.inputs import Prompts, chosen_of, cut_windows, read_images, read_texts, whole_texts
 from headscape.attention.models import Model
 from headscape.captures import Capture
+from headscape.checks import integer
 from headscape.errors import InputError
 
 __all__ = ["Sample", "check_ids", "grouped", "is_text", "replayed", "samples_of"]
@@ -52,6 +53,9 @@ def samples_of(
     Token ids and the inputs a processor made are taken as they are, in their order. `shown=False` leaves out the display
     strings of a text's tokens, which take longer than all the rest.
     """
+    for name, value in (("tokens", tokens), ("batches", batches)):
+        if value is not None:
+            integer(name, value, low=1)
     given = arguments_of(inputs) if model.images is None or isinstance(inputs, Mapping) else None
     own = model.task == "module" and not model.reads_ids
     if given is not None and (not own or isinstance(inputs, Mapping)):

@@ -9,7 +9,7 @@ import pandas as pd
 import typer
 
 from headscape.cli import options as o
-from headscape.cli.shared import app, out, print_frame, print_json, sayer
+from headscape.cli.shared import app, err, out, print_frame, print_json
 
 
 @app.command(epilog="Examples: `headscape heads runs/book`, `headscape heads runs/book --role induction --top 5`")
@@ -31,8 +31,7 @@ def heads(
     from headscape.studies.heads import find_heads
 
     meanings = ROLES | BLOCK_ROLES
-    if gap := Run.open(run).gap:
-        sayer(as_json)(gap)
+    opened = Run.open(run)
     tables: dict[str, pd.DataFrame] = {}
     with warnings.catch_warnings(record=True) as heard:
         warnings.simplefilter("always", UserWarning)
@@ -45,7 +44,9 @@ def heads(
                 continue  # a pattern that nothing here can show
             tables[name] = found.head(top) if role is not None else found[found["holds"]].head(top)
     for line in dict.fromkeys(str(one.message) for one in heard):
-        sayer(as_json)(line)
+        err.print(line, soft_wrap=True)  # also of JSON, which goes elsewhere
+    if opened.gap:
+        err.print(opened.gap, soft_wrap=True)
     if as_json:
         print_json({name: as_records(table) for name, table in tables.items()})
         return

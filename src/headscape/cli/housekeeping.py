@@ -62,7 +62,8 @@ def _row(run: Run) -> list[str]:
     from headscape.runs import human_bytes
 
     source = run.model_source or run.meta.get("inputs", {}).get("file", "")
-    batches = f"{run.n_finished}/{run.meta.get('config', {}).get('batches', run.n_finished)}"
+    expected = run.meta.get("config", {}).get("batches", run.n_finished + len(run.missing_batches))
+    batches = f"{run.n_finished}/{expected}"
     done = Counter(kept.study for kept in _kept(run) if kept.finished is not None)
     counts = Counter(kept.study for kept in _kept(run))
     studies = ", ".join(f"{name} {done[name]}/{n}" for name, n in counts.items())
@@ -98,11 +99,27 @@ def delete_run(
     from headscape.runs import Run, human_bytes
 
     found = Run.open(run)
+    if run.is_symlink():
+        raise InputError(f"{run} is a link; delete what it leads to, {run.resolve()}, by its own name")
     doomed = found if study is None else _one_study(found, study)
-    if not yes and not typer.confirm(f"Delete {doomed.path} ({human_bytes(doomed.n_bytes)})?"):
+    others = _not_ours(found) if study is None else []
+    if others and yes:
+        raise InputError(f"{run} also holds {', '.join(others)}, which headscape did not write; move that away first")
+    more = f" with {', '.join(others)}, which headscape did not write" if others else ""
+    if not yes and not typer.confirm(f"Delete {doomed.path} ({human_bytes(doomed.n_bytes)}){more}?"):
         return
     doomed.delete()
     out.print(f"deleted {doomed.path}")
+
+
+def _not_ours(run: Run) -> list[str]:
+    """What lies in a run directory that no command has put there."""
+    from headscape.storage import LOCK, PARTIAL
+    from headscape.studies import STUDIES
+
+    pages = ("report.html", "series.html", "claims.html", "claims.csv", "claims.json")
+    ours = {"run.json", "attention", *pages, *STUDIES}
+    return sorted(p.name for p in run.path.iterdir() if p.name not in ours and not p.name.endswith((LOCK, PARTIAL)))
 
 
 def _one_study(run: Run, asked: str) -> Kept:

@@ -58,10 +58,14 @@ class Working(Ending):
 
     @contextmanager
     def working(self, what: str) -> Iterator[How]:
-        """How the study is to work, from these options; its bars are shown for the time of the block."""
+        """How the study is to work, from these options; its bars are shown for the time of the block.
+
+        What the result lacks is said also of a quiet command, at its end: an error stays one line.
+        """
         from headscape.studies.work.engines import make_engine
 
         engine = make_engine(self.engine, self.jobs, self.scheduler)
+        lacks: list[str] = []
         with progress_bar(what, self.quiet) as bars:
             yield {
                 "engine": engine,
@@ -70,7 +74,10 @@ class Working(Ending):
                 "resume": self.resume,
                 "progress": bars,
                 "say": sayer(self.quiet),
+                "warn": lacks.append if self.quiet else sayer(False),
             }
+        for line in dict.fromkeys(lacks):
+            sayer(False)(line)
 
 
 @dataclass(frozen=True)

@@ -33,13 +33,29 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-out = Console(markup=False, emoji=False, highlight=False)  # names come from strangers: shown, never obeyed
-err = Console(stderr=True, markup=False, emoji=False, highlight=False)
+
+
+class Plain(Console):
+    """Text as it is: names come from strangers, and are shown, never obeyed, by rich or by the terminal."""
+
+    def __init__(self, stderr: bool = False) -> None:
+        super().__init__(stderr=stderr, markup=False, emoji=False, highlight=False)
+
+    def print(self, *objects: Any, **how: Any) -> None:
+        """Print, with a blank for every sign that a terminal would take as a command."""
+        super().print(*(_shown(one) if isinstance(one, str) else one for one in objects), **how)
+
+
+def _shown(text: str) -> str:
+    return "".join(sign if sign.isprintable() or sign == "\n" else " " for sign in text)
+
+
+out, err = Plain(), Plain(stderr=True)
 
 
 def sayer(quiet: bool) -> Callable[[str], None]:
     """What prints lines worth reading, or nothing."""
-    return (lambda _: None) if quiet else (lambda line: err.print(line))
+    return (lambda _: None) if quiet else (lambda line: err.print(line, soft_wrap=True))
 
 
 class Bars:
@@ -92,7 +108,7 @@ def print_table(title: str, columns: list[str], rows: list[list[str]], right: tu
     for i, column in enumerate(columns):
         table.add_column(column, justify="right" if i in right else "left", overflow="fold")
     for row in rows:
-        table.add_row(*("".join(sign if sign.isprintable() else " " for sign in cell) for cell in row))
+        table.add_row(*(_shown(cell).replace("\n", " ") for cell in row))
     out.print(title, style="italic", soft_wrap=True)  # as wide as it is, however narrow the table
     out.print(table)
 

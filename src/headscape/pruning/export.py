@@ -185,7 +185,7 @@ def export_pruned(
     origin |= {"numbers": numbers} if copy is None else {"zeroed": [str(head) for head in copy.zeroed]}
     origin = json.loads(json.dumps({**without_places(recipe or {}), **without_places(origin)}))
     zeroed, notes = ((), ()) if copy is None else (copy.zeroed, copy.notes)
-    with _appearing(Path(out), origin) as (place, there):
+    with _appearing(Path(out), origin) as (place, there), _unchanged(Path(out), there):
         if copy is not None and not there:
             _write(place, model, copy, origin)
         elif not there:
@@ -273,13 +273,14 @@ def _appearing(target: Path, origin: Mapping[str, Any]) -> Iterator[tuple[Path, 
 
     Where the target holds this very export already, the target itself, and True.
     """
-    if check_target(target, origin):
-        yield target, True
-        return
+    check_target(target, origin)  # before a lock is made beside it
     place = target.resolve()
     file = place.suffix == ".gguf"
     folder = place.with_name(f".{place.stem}.partial.gguf" if file else f".{place.name}.partial")
     with locked(place.with_name(f".{place.name}.lock"), f"the model in {target}", lambda _: None):
+        if check_target(target, origin):
+            yield target, True
+            return
         _clear(folder)  # of an export that was killed
         if not file:
             folder.mkdir()
@@ -343,6 +344,20 @@ def _with_means(model: Model, name: str, fitted: Fitted, means: Means) -> Fitted
         if means[head].shape != (dim,):
             raise InputError(f"the mean of head {head} has shape {means[head].shape}, its output ({dim},)")
     return replace(fitted, constant=np.concatenate([means[site.heads[h]] for h in fitted.heads], dtype=np.float64))
+
+
+@contextmanager
+def _unchanged(out: Path, there: bool) -> Iterator[None]:
+    """An export that was there, and is not what was written, is a mistake in the file, not in headscape."""
+    try:
+        yield
+    except HeadscapeError:
+        if not there:
+            raise
+        raise InputError(
+            f"{out} was changed after it was written: it does not compute what the pruned model does; remove it, and the "
+            "same command writes it again"
+        ) from None
 
 
 def _compared(

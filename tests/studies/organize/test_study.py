@@ -1,4 +1,5 @@
 from dataclasses import replace
+from types import SimpleNamespace
 from typing import ClassVar
 
 import numpy as np
@@ -217,6 +218,20 @@ def test_random_weights_are_a_control(tmp_path, load):
     assert learnt.verdict == "cannot tell" and "1 draws of random weights" in learnt.judgement.why
     loaded = OrganizeResult.load(tmp_path / "run" / "organize")
     np.testing.assert_array_equal(loaded.control_energy, result.control_energy)
+
+
+def test_every_control_is_part_of_the_key(run, monkeypatch):
+    read = []
+
+    def begin(_run, _study, _facts, inputs, _work):
+        read.append(dict(inputs))
+        raise InterruptedError
+
+    monkeypatch.setattr("headscape.studies.organize.study.study_folder", begin)
+    for draws in ("ab", "ac", "ab"):
+        with pytest.raises(InterruptedError):
+            organize(run[0], model=False, control=[SimpleNamespace(fingerprint=draw) for draw in draws])
+    assert read[0] == read[2] != read[1]
 
 
 def test_a_capture_in_memory_and_small_networks(load):

@@ -170,6 +170,16 @@ def test_a_refused_request_leaves_no_folder(options, message, tmp_path):
     assert not list(tmp_path.iterdir())
 
 
+def test_a_network_whose_matrices_cannot_be_edited_leaves_no_folder(tmp_path):
+    model = tiny()
+    for module in model.module.modules():
+        if hasattr(module, "variance_epsilon"):
+            module.variance_epsilon = float("inf")  # nothing passes: no map can be told from another
+    with pytest.raises(hs.InputError, match="no q, k matrix of this network is understood"):
+        prompt(model, tmp_path / "runs" / "new", **OPTIONS)
+    assert not list(tmp_path.iterdir())
+
+
 def test_an_engine_that_cannot_start_leaves_no_folder(tmp_path):
     from headscape.studies.work.engines import make_engine
 

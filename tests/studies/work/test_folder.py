@@ -13,6 +13,8 @@ from headscape.fingerprints import file_hash
 from headscape.locks import locked
 from headscape.results import Result
 from headscape.runs import Run
+from headscape.storage import write_json
+from headscape.studies import load_results
 from headscape.studies.work.folder import kept_studies, newest_by_block, study_folder
 from headscape.studies.work.how import Work
 
@@ -192,7 +194,7 @@ def test_a_gap_in_the_batches_is_said(run):
     """F5: a study of batches 0 and 2 says that 1 is missing."""
     lose(run, 1)
     said = []
-    with study_folder(run, "small", {"seed": 0}, INPUTS, Work(say=said.append)):
+    with study_folder(run, "small", {"seed": 0}, INPUTS, Work.of(say=said.append)):
         pass
     assert len(said) == 1 and "has a gap: batch 1 is missing" in said[0]
 
@@ -231,3 +233,9 @@ def test_what_is_being_written_is_not_deleted(run):
     assert not folder.path.exists() and not folder.units.exists()
     run.delete()
     assert not run.path.exists()
+
+
+def test_a_study_of_version_0_1_is_not_read_and_its_remedy_is_named(run):
+    write_json(run.path / "organize" / "result.json", {"format": 1})
+    (found,) = load_results(run)
+    assert found == ("organize", f"written by headscape 0.1: run `headscape organize {run.path}` again")

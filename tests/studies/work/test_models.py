@@ -1,12 +1,14 @@
 """The model of a run: the same as when it was captured, or what is different about it."""
 
 import shutil
+import sys
 
 import pytest
 
 import headscape as hs
 from headscape.attention import models
 from headscape.attention.models import verify_weights
+from headscape.cli import main
 from headscape.report import write_report
 from headscape.studies.work.models import Loader
 from writers import saved, tiny
@@ -37,6 +39,27 @@ def test_a_model_that_is_gone_or_other_is_named_with_what_differs(captured):
             Loader().model(run)
         shutil.rmtree(place / "model")
     shutil.move(place / "away", place / "model")
+
+
+def test_what_a_result_lacks_without_its_model_is_said_also_of_a_quiet_command(captured, monkeypatch, capsys):
+    """F6: a cron job without induction scores has to show it."""
+    place, run = captured
+    monkeypatch.setattr(sys, "argv", ["headscape", "organize", str(run.path), "--quiet"])
+    shutil.move(place / "model", place / "away")
+    try:
+        with pytest.raises(SystemExit) as end:
+            main()
+        assert not end.value.code
+        lacks = f"no induction scores: the model of {run.path} is not at"
+        (line,) = capsys.readouterr().err.splitlines()
+        assert line.startswith(lacks)
+        with pytest.warns(UserWarning, match=lacks):
+            hs.organize(run)
+        said = []
+        hs.organize(run, say=said.append)
+        assert said[0].startswith(lacks)
+    finally:
+        shutil.move(place / "away", place / "model")
 
 
 def test_where_the_model_is_does_not_reach_the_page(captured):

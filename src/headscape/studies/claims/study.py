@@ -147,7 +147,7 @@ def _captured(
         run = source if isinstance(source, Run) else Run.open(source)
         if inputs is not None or out is not None:
             raise InputError(f"{run.path} is a run and has its own inputs and place; leave out both")
-        return run, loader.model_or_none(run, "nothing that needs the model is tested")
+        return run, loader.model_or_none(run, "nothing that needs the model is tested", work.warn)
     from headscape.attention.capture import capture
     from headscape.attention.inputs import sample_images, sample_text
 

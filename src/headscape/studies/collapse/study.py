@@ -116,12 +116,12 @@ def _models(
     captured: Capture, model: Model | bool | None, control: Model | bool | None, loader: Loader, seed: int, work: Work
 ) -> dict[str, Model]:
     """The trained and the random network, as far as they can be had; raises where nothing is left to measure."""
-    own, _ = models_of(captured, model, None, loader, seed, "without its model")
+    own, _ = models_of(captured, model, None, loader, seed, "without its model", work.warn)
     if own is not None:
         from headscape.attention.weights import check_changeable
 
         check_changeable(own.module, "the collapse study changes the model")
-        _, other = models_of(captured, None, control, loader, seed, "")
+        _, other = models_of(captured, None, control, loader, seed, "", work.warn)
         return {"trained": own} | ({} if other is None else {"random": other})
     if control and model:
         work.say("no random weights beside it: they need the model")

@@ -90,7 +90,7 @@ def compare(
     found = read_runs(runs, block)
     for path in runs:
         if gap := Run.open(path).gap:
-            work.say(gap)
+            work.warn(gap)
     n_batches = min(run.facts["n_batches"] for run in found)
     n_groups = min(n_batches, math.isqrt(draws))
     groups = groups_of(n_batches, n_groups)

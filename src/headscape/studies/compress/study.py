@@ -90,7 +90,8 @@ def compress(
     captured.need_whole("the compress study")
     chosen, n = captured.block(block), min(batches, len(captured))
     settings = {k: v for k, v in (questionnaire or Questionnaire()).get_params().items() if k not in _SILENT}
-    own, _ = models_of(captured, model, None, loader or Loader(say=work.say), random_state, "no change of the loss")
+    loader = loader or Loader(say=work.say)
+    own, _ = models_of(captured, model, None, loader, random_state, "no change of the loss", work.warn)
     facts = {"block": chosen, "batches": n, "shares": sorted(shares), "seed": random_state, "questionnaire": settings}
     inputs = captured.content(n) | ({} if own is None else {"model": own.fingerprint, "dtype": own.dtype})
     with (

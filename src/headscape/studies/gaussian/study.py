@@ -108,7 +108,8 @@ def gaussian(
     if control and not model:
         raise InputError("random weights are measured beside the model; leave out --random-weights, or allow the model")
     without = "only what needs no model is measured"
-    own, other = models_of(captured, model, control, loader or Loader(say=work.say), random_state, without)
+    loader = loader or Loader(say=work.say)
+    own, other = models_of(captured, model, control, loader, random_state, without, work.warn)
     n = min(batches, len(captured)) if own is None else _fitting(captured, chosen, batches, work)
     facts = {"block": chosen, "batches": n, "seed": random_state} | ({"temperatures": True} if temperatures else {})
     asked = _kept(captured, facts) if own is None else _inputs(own, captured, facts)
@@ -129,7 +130,7 @@ def _fitting(captured: Capture, block: str, batches: int, work: Work) -> int:
     n_head = max(len(heads) for heads in captured.info["layers"][block].values())
     most = max(1, MAP_BYTES // max(1, n_head * n_token**2 * 4))
     if most < n:
-        work.say(f"{most} of {n} inputs are used: the maps of more would not fit into memory")
+        work.warn(f"{most} of {n} inputs are used: the maps of more would not fit into memory")
     return min(n, most)
 
 

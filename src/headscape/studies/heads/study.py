@@ -152,8 +152,8 @@ def _probe(source: Any, model: Any, seed: int) -> dict[str, dict[HeadId, float]]
     """What the model says of its heads, by column; nothing without a model that reads text."""
     own = None if isinstance(model, bool) else model
     if model is True and not isinstance(source, AttentionTensor):
-        loader = Loader(say=lambda line: warnings.warn(line, stacklevel=2))
-        own, _ = models_of(open_capture(source), True, None, loader, seed, "induction is measured on the inputs alone")
+        without = "induction is measured on the inputs alone"
+        own, _ = models_of(open_capture(source), True, None, Loader(say=_warn), seed, without, _warn)
     if own is None:
         return {}
     from headscape.attention.models import Model, wrap_module
@@ -162,6 +162,10 @@ def _probe(source: Any, model: Any, seed: int) -> dict[str, dict[HeadId, float]]
         return probed(own if isinstance(own, Model) else wrap_module(own), seed)
     except InputError:
         return {}
+
+
+def _warn(line: str) -> None:
+    warnings.warn(line, stacklevel=2)
 
 
 def _table_of(

@@ -96,7 +96,7 @@ def organize(
     settings = _settings(questionnaire or Questionnaire())
     loader = loader or Loader(say=work.say)
     first = control[0] if isinstance(control, Sequence) else control
-    own, other = models_of(captured, model, first, loader, random_state, "no induction scores")
+    own, other = models_of(captured, model, first, loader, random_state, "no induction scores", work.warn)
     draws: list[Callable[[], Model]] = [partial(_same, one) for one in ([] if other is None else [other])]
     if isinstance(control, Sequence):
         draws = [partial(_same, one) for one in control]
@@ -112,6 +112,8 @@ def organize(
     inputs = captured.content() | {
         name: one.fingerprint for name, one in (("model", own), ("control", other)) if one is not None
     }
+    if isinstance(control, Sequence):  # drawn ones follow from the first and the seed
+        inputs |= {f"control {i}": one.fingerprint for i, one in enumerate(control) if i}
     with (
         work.started(None if captured.run is None else captured.run.path),
         study_folder(captured.run, OrganizeResult.study, facts, inputs, work) as folder,

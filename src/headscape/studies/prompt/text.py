@@ -135,14 +135,13 @@ def chat_text(tokenizer: Any, target: Entry, shots: Sequence[Entry]) -> Text:
 
     Raises an `InputError` when there is no template, or when it changes words or clues.
     """
-    if not getattr(tokenizer, "chat_template", None):
-        raise InputError("this model has no chat template; leave out --chat")
+    from headscape.attention.inputs import as_chat
+
     turns = [("user", _instruction(target.category)), ("assistant", "Ok")]
     for shot in shots:
         turns += [("user", f"Word: {shot.word}"), ("assistant", f"{shot.clue}{END}")]
     turns.append(("user", f"Word: {target.word}"))
-    messages = [{"role": role, "content": text} for role, text in turns]
-    text = str(tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=True))
+    text = as_chat(tokenizer, turns)
     wanted = [(part, segment, i) for i, e in enumerate(shots) for part, segment in ((e.word, "word"), (e.clue, "clue"))]
     wanted.append((target.word, "target", len(shots)))
     spans: list[tuple[int, int, str, int]] = []

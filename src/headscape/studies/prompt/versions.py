@@ -20,7 +20,7 @@ from headscape.attention.models import Model
 from headscape.attention.samples import check_ids
 from headscape.attention.sending import Named, received
 from headscape.attention.sites import run
-from headscape.attention.weights import check_changeable, check_weights
+from headscape.attention.weights import check_changeable, check_weights, parts_of, select_parts
 from headscape.errors import InputError
 from headscape.geometry.diffusion import one_blas_thread
 from headscape.statistics.cosines import cosines, rank_correlations
@@ -43,7 +43,7 @@ KEPT_ENERGY = 0.9
 
 
 def check_model(model: Model) -> None:
-    """Raise an `InputError` for a model that does not continue a text, or whose weights are not finite."""
+    """Raise an `InputError` for a model that does not continue a text, or whose weights are not finite or cannot be edited."""
     if model.task != "causal-lm" or not model.causal:
         raise InputError(
             f"{model.source} ({model.task}) is not a causal language model and cannot write a clue; "
@@ -53,6 +53,7 @@ def check_model(model: Model) -> None:
         raise InputError(f"{model.source} has no fast tokenizer, which is needed for the characters of each token")
     check_changeable(model.module, "the few-shot study changes the model")
     check_weights(model.module)
+    select_parts(parts_of(model)[0], ("q", "k"))
 
 
 def encode(model: Model, text: Text, room: int = 0) -> tuple[list[int], Layout]:

@@ -15,6 +15,7 @@ from headscape.attention.samples import replayed
 from headscape.attention.threads import torch_threads
 from headscape.attention.weights import check_changeable
 from headscape.captures import Capture, open_capture
+from headscape.checks import integer
 from headscape.checks import seed as check_seed
 from headscape.compiled import free_threads
 from headscape.errors import InputError
@@ -177,6 +178,7 @@ def prune(
     tiny without 2 of 8 heads, ...
     """
     check_seed(random_state)
+    integer("windows", windows)
     work = Work.of(**how)
     compared = list(criteria if criteria is not None else STUDY_CRITERIA if study else DEFAULT_CRITERIA)
     ranking = (criterion, compensation, compared, _plain(budget), n_heads, [float(f) for f in fractions], evaluations)
@@ -187,8 +189,7 @@ def prune(
     own = _model(captured, model, loader or Loader(say=work.say), block)
     request = replace(request, unit=_unit(request, own, out))
     data = {"windows": windows, "seed": random_state, "repeats": repeats, "task_by": task_by, "unit": request.unit}
-    given_data = {"inputs": inputs, "calibrate": calibrate, "task": task}
-    pruning = Pruning.of(captured, own, captured.block(block), **given_data, **data)
+    pruning = Pruning.of(captured, own, captured.block(block), inputs=inputs, calibrate=calibrate, task=task, **data)
     with torch_threads(work.asked_threads or free_threads()):
         live = pruning.prepare(own, captured)
         organized = add_organized(live.evidence, captured, controls=study)

@@ -109,7 +109,8 @@ def softmax(
     n = min(batches, len(captured))
     for layer in (layer for i in range(n) for layer in _layers(captured, i, chosen)):
         layer.load()  # what cannot be decomposed is refused before anything is written
-    own, other = models_of(captured, model, control, loader or Loader(say=work.say), random_state, "no functional test")
+    loader = loader or Loader(say=work.say)
+    own, other = models_of(captured, model, control, loader, random_state, "no functional test", work.warn)
     samples = [] if own is None else _samples(own, captured, chosen_block)
     named = {"model": own, "control": other}
     inputs = captured.content(n) | {k: [one.fingerprint, one.dtype] for k, one in named.items() if one is not None}

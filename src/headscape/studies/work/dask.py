@@ -19,6 +19,7 @@ from pathlib import Path
 from queue import Empty, SimpleQueue
 from typing import Any
 
+from headscape.checks import integer
 from headscape.errors import HeadscapeError, InputError
 from headscape.studies.work.engines import Engine, Failure, Function, attempt
 from headscape.version import __version__
@@ -60,8 +61,7 @@ class DaskEngine(Engine):
     """
 
     def __init__(self, jobs: int = 1, scheduler: str | None = None) -> None:
-        if jobs < 1:
-            raise InputError(f"jobs must be at least 1, not {jobs}")
+        integer("jobs", jobs, low=1)
         if find_spec("distributed") is None:
             raise InputError("the engine dask needs Dask: pip install 'headscape[scale]'")
         if scheduler is not None:

@@ -15,6 +15,7 @@ from typing import Any, Literal
 from joblib import Parallel, delayed
 from joblib.externals.loky.process_executor import TerminatedWorkerError
 
+from headscape.checks import integer
 from headscape.compiled import free_threads
 from headscape.errors import HeadscapeError, InputError, about_a_file
 
@@ -96,9 +97,7 @@ class LocalEngine(Engine):
     """
 
     def __init__(self, jobs: int = 1, backend: Literal["processes", "threads"] = "processes") -> None:
-        if jobs < 1:
-            raise InputError(f"jobs must be at least 1, not {jobs}")
-        self.jobs, self._backend = jobs, {"processes": "loky", "threads": "threading"}[backend]
+        self.jobs, self._backend = integer("jobs", jobs, low=1), {"processes": "loky", "threads": "threading"}[backend]
 
     @property
     def apart(self) -> bool:
@@ -159,6 +158,5 @@ def make_engine(name: str = "local", jobs: int = 1, scheduler: str | None = None
 
 def engine_of(engine: Engine | str, jobs: int) -> Engine:
     """Take an engine or its name."""
-    if jobs < 1:
-        raise InputError(f"jobs must be at least 1, not {jobs}")
+    integer("jobs", jobs, low=1)
     return make_engine(engine, jobs) if isinstance(engine, str) else engine

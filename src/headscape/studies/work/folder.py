@@ -83,7 +83,7 @@ def study_folder(
     if folder.units.exists() and not folder.units.is_dir():
         raise InputError(f"{folder.units} is a file where the units of the study are kept; move it away")
     if isinstance(run, Run) and run.gap:
-        work.say(run.gap)
+        work.warn(run.gap)
     if work.resume and not folder.path.is_dir():
         _refuse_other(home, study, plain)
     with locked(place / f"{key}{LOCK}", f"the study {study} in {home}", work.say):

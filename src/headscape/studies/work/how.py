@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Protocol, TypedDict, Unpack
 
+from headscape.checks import integer
 from headscape.studies.work.engines import Engine, LocalEngine, engine_of
 
 __all__ = ["How", "Progress", "Say", "Steps", "Work"]
@@ -29,7 +31,8 @@ class How(TypedDict, total=False):
 
     jobs: units at a time. threads: within one unit; by default the cores divided by the jobs. engine: "local", "dask",
     or an engine of `headscape.studies.work.engines`. resume: raise instead of starting anew where the study was begun
-    with other settings. progress: called with done and total. say: called with lines for the user.
+    with other settings. progress: called with done and total. say: called with lines for the user. warn: called with
+    what the result lacks, and why; without it `say` is, and without both it is a Python warning.
     """
 
     jobs: int
@@ -38,6 +41,11 @@ class How(TypedDict, total=False):
     resume: bool
     progress: Progress
     say: Say
+    warn: Say
+
+
+def _warn(line: str) -> None:
+    warnings.warn(line, stacklevel=2)
 
 
 @dataclass(frozen=True)
@@ -49,6 +57,7 @@ class Work:
     resume: bool = False
     progress: Progress = lambda done, total: None
     say: Say = lambda _: None
+    warn: Say = _warn
 
     @classmethod
     def of(cls, **how: Unpack[How]) -> Work:
@@ -56,7 +65,9 @@ class Work:
         options = dict(how)
         engine = engine_of(how.get("engine", "local"), how.get("jobs", 1))
         kept = {name: options[name] for name in ("resume", "progress", "say") if name in options}
-        return cls(engine, how.get("threads"), **kept)  # type: ignore[arg-type]
+        warn = how.get("warn") or how.get("say") or _warn
+        threads = how.get("threads")
+        return cls(engine, None if threads is None else integer("threads", threads, low=1), warn=warn, **kept)  # type: ignore[arg-type]
 
     @property
     def threads(self) -> int:

@@ -63,14 +63,14 @@ class Loader:
         options = {"device": self.device, "dtype": self.weights or dtype, "online": self.online, "say": self.say}
         return load_model(source, random_init=random_init, **options)  # type: ignore[arg-type]
 
-    def model_or_none(self, run: Run, without: str) -> Model | None:
-        """The model of a run, or None with a line that says what is left out (`without`) and why."""
+    def model_or_none(self, run: Run, without: str, warn: Say) -> Model | None:
+        """The model of a run, or None with a warning that says what is left out (`without`) and why."""
         if run.model_source is None:
             return None
         try:
             return self.model(run)
         except InputError as error:
-            self.say(f"{without}: {error}")
+            warn(f"{without}: {error}")
             return None
 
 
@@ -86,18 +86,24 @@ def _difference(was: Mapping[str, Any], model: Model) -> str:
 
 
 def models_of(
-    captured: Capture, model: Model | bool | None, control: Model | bool | None, loader: Loader, seed: int, without: str
+    captured: Capture,
+    model: Model | bool | None,
+    control: Model | bool | None,
+    loader: Loader,
+    seed: int,
+    without: str,
+    warn: Say,
 ) -> tuple[Model | None, Model | None]:
     """The model and the control a study is to use: those given; for True the capture's own, and its random weights.
 
-    A study that can do without its model goes on when it cannot be loaded, and says what is left out (`without`); a
+    A study that can do without its model goes on when it cannot be loaded, and warns of what is left out (`without`); a
     control that was asked for is not left out silently.
     """
     if control is True and captured.run is None:
         raise InputError("random weights need a run of a model; these are arrays in memory: give control=")
     own = model or None
     if model is True:
-        own = captured.model if captured.run is None else loader.model_or_none(captured.run, without)
+        own = captured.model if captured.run is None else loader.model_or_none(captured.run, without, warn)
     other = control or None
     if control is True:
         assert captured.run is not None
