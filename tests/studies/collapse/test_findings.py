@@ -21,9 +21,9 @@ def test_the_findings_follow_from_the_tables(vit):
     assert rank.text.startswith("Tokens do not collapse along depth") and rank.holds is False
     assert f"to {10 ** last[0].mean():.3g} [" in rank.text and "(n = 8)" in rank.text
     work = said["collapse.work"]
-    by_skip = np.mean(last[0] - last[vit.at("no skip")])
+    by_skip = np.min(last[0] - last[vit.at("no skip")])  # a bound: without a skip only round-off is left
     assert work.text.startswith("The skip keeps tokens apart, not the hidden state") and work.holds is False
-    assert f"The skip moves it by {by_skip:.3g} [" in work.text
+    assert f"The skip moves it by at least {by_skip:.3g} decades" in work.text
     assert said["collapse.work_random"].text.startswith("With random weights the skip keeps tokens apart")
     peaks = np.mean([[s > 0.98 for s in row] for row in vit.alike_by_input("standard", "mode")])
     assert f"above 0.98 in {100 * peaks:.3g} [" in said["collapse.population"].text

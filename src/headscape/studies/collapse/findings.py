@@ -132,7 +132,8 @@ def _work(r: CollapseResult, weights: str) -> Finding:
     names = four_of(weights)
     skip, hidden, bare, bare_hidden = (r.interval(name) for name in names)
     s0, s1, n0, _ = (np.log10(r.residuals(name)[:, -1]) for name in names)
-    by_skip, by_hidden, alone = (_moved(r, *pair) for pair in (names[::2], names[:2], names[2:]))
+    by_skip, by_hidden = (_moved(r, names[0], other) for other in (names[2], names[1]))
+    alone = _moved(r, names[2], names[3], signed=True)
     further = abs(s1 - s0) - abs(s0 - n0)
     # what is lost in round-off can only be more: the largest input is then a bound, and no estimate
     statistic = (
@@ -149,13 +150,18 @@ def _work(r: CollapseResult, weights: str) -> Finding:
     return on_claim(f"collapse.work{'_random' if weights else ''}", verdict, rest, figure)
 
 
-def _moved(r: CollapseResult, one: str, other: str) -> str:
-    """By how many decades the last residuals of two variants differ; at least so many where one of them is round-off."""
+def _moved(r: CollapseResult, one: str, other: str, signed: bool = False) -> str:
+    """By how many decades the last residuals of two variants differ; at least so many where one of them is round-off.
+
+    Signed: by how many the second is larger.
+    """
     apart = np.log10(r.residuals(other)[:, -1] / r.residuals(one)[:, -1])
     lost = r.is_round_off(one) + r.is_round_off(other)
     if lost == 2:
         return "an amount that cannot be told (both are round-off)"
-    return f"at least {abs(apart).min():.3g}" if lost else str(mean_interval(abs(apart)))
+    if lost:
+        return f"at least {abs(apart).min():.3g}"
+    return str(mean_interval(apart if signed else abs(apart)))
 
 
 def _gone(r: CollapseResult, variant: str) -> str:
