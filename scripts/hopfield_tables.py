@@ -2,7 +2,7 @@
 
     python scripts/hopfield_tables.py runs/hopfield docs/results/hopfield > tables.md
 
-For every comparison that has a finished result: its tables (CSV) and settings go to TARGET/NAME, and its arms,
+For every comparison that has a finished result: its tables (CSV; table.csv is the one of the page) and settings go to TARGET/NAME, and its arms,
 baselines and findings are printed as markdown. Nothing is written by hand.
 """
 
@@ -33,6 +33,7 @@ def main(runs: Path, target: Path) -> None:
         (place / "study.json").write_text(json.dumps(settings, indent=1) + "\n", encoding="utf-8")
         result = open_result(run, "train")
         assert isinstance(result, TrainResult)
+        shown_table(result).to_csv(place / "table.csv", index=False, lineterminator="\n")
         print(f"## {run.name}\n\n{_markdown(result)}\n")
         print("\n".join(f"* {finding}" for finding in result.findings()), end="\n\n")
 

@@ -1,5 +1,5 @@
 #!/bin/sh
-# All training comparisons of docs/hopfield.md, one after another: about ten hours of one core.
+# All training comparisons of docs/hopfield.md, one after another: five to ten hours of one core.
 # A run that was killed goes on from its last checkpoint: start this again. Seeds are added one by one, so that the
 # result in OUT is complete for the seeds there are at any time.
 #
@@ -46,7 +46,7 @@ compare() {
   done
 }
 
-compare depth6 5 gpt --text "$BOOKS" --search-steps 600 \
+compare depth6 5 gpt --text "$BOOKS" --search-steps 600 --rates 1.5e-3,3e-3,6e-3,1.2e-2 \
   --arms standard,hidden,both,realformer,learned,rescaled,longer
 compare vit 3 vit --images "$IMAGES" --batch 32 --steps 6000 --search-steps 900 --rates 5e-4,1e-3,2e-3 --augment none \
   --arms standard,hidden,both,longer
