@@ -41,6 +41,8 @@ PLACES = (
 )
 FACTS = 4
 """Facts stated in one window, each asked for at its end: as many distances."""
+ASKED = 4
+"""How often a window of text is used, with other facts: answers differ more than windows."""
 
 
 @dataclass(frozen=True)
@@ -97,7 +99,7 @@ def abilities_of(model: Model, windows: Sequence[Ids], seed: int = 0) -> dict[st
         "copy.random": _copying(bodies[0][0], drawn),
         "copy.text": _copying(bodies[0][0], [body[:half] for _, body in bodies]),
     }
-    asked = [_asked(model, before, body, rng) for before, body in bodies[: max(2, len(bodies) // 2)]]
+    asked = [_asked(model, before, body, rng) for before, body in bodies for _ in range(ASKED)]
     if all(asked):
         items = [one for one in asked if one is not None]
         others = [*items[1:], items[0]]

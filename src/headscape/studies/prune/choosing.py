@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 import numpy.typing as npt
 import pandas as pd
+from scipy.stats import sem
 
 from headscape.pruning.search import Search, within_budget
 from headscape.studies.prune.evaluations import Evaluations
@@ -34,8 +35,19 @@ def bounds_of(evaluations: Evaluations, budget: float | Mapping[str, float]) -> 
 
 
 def worst(costs: Mapping[str, npt.NDArray[np.float64]], bounds: Mapping[str, float]) -> float:
-    """The largest mean cost over its budget."""
-    return max(float(costs[name].mean()) / bound for name, bound in bounds.items() if name in costs)
+    """The largest cost over its budget.
+
+    Of the first, the loss or accuracy itself, the mean counts. An ability is shown by few items, whose noise alone may
+    exceed a budget of 1 %: of its cost counts what is likely, the mean less its standard error.
+
+    >>> worst({"text": np.array([0.01, 0.03])}, {"text": 0.01})
+    2.0
+    >>> worst({"text": np.zeros(2), "retrieval": np.array([0.0, 0.04])}, {"text": 0.01, "retrieval": 0.01})
+    0.0
+    """
+    main = next(iter(costs))
+    sure = {n: float(c.mean()) - (0.0 if n == main or len(c) < 2 else float(sem(c))) for n, c in costs.items()}
+    return max(sure[name] / bound for name, bound in bounds.items() if name in costs)
 
 
 def choose(ranking: Ranking, criteria: Sequence[str], compensations: Sequence[str]) -> pd.DataFrame:

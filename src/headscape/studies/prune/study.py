@@ -145,8 +145,9 @@ def prune(
     budget, n_heads, evaluations
         Largest cost of the proposal (0.01 is 1 %), for every ability alike or by name: {"text": 0.01, "copy": 0.02}. Of
         text: rise of the loss over the intact loss; of copying, retrieval and a task: share of the advantage over chance
-        that is lost; or drop of accuracy, or one minus the rank correlation of similarities. None makes no proposal. Or
-        how many heads to remove. And how many sets of heads the search may try.
+        that is lost; or drop of accuracy, or one minus the rank correlation of similarities. Abilities count by the mean
+        less its standard error while searching: few items show them. None makes no proposal. Or how many heads to
+        remove. And how many sets of heads the search may try.
     unit
         What is removed at a time: "head", "group" (a key/value head with its queries: the cache shrinks), "layer", or
         "auto": groups where the model is to be written (`out`) and layers have several of them, else heads.
