@@ -53,10 +53,9 @@ def samples_of(
     Token ids and the inputs a processor made are taken as they are, in their order. `shown=False` leaves out the display
     strings of a text's tokens, which take longer than all the rest.
     """
-    if model.images is None:
-        integer("tokens", tokens, low=1)
-    if batches is not None:
-        integer("batches", batches, low=1)
+    for name, value in (("tokens", tokens), ("batches", batches)):
+        if value is not None:
+            integer(name, value, low=1)
     given = arguments_of(inputs) if model.images is None or isinstance(inputs, Mapping) else None
     own = model.task == "module" and not model.reads_ids
     if given is not None and (not own or isinstance(inputs, Mapping)):

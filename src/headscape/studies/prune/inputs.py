@@ -122,7 +122,7 @@ def prepare_inputs(pruning: Pruning, model: Model, captured: Capture) -> Prepare
         raise InputError(f"{pruning.windows} windows to judge on are too few for an interval; give at least 3")
     ranked, seed = replayed(model, captured), pruning.seed
     evidence = Evidence(captured.heads(pruning.block), model=model, samples=ranked, seed=seed, unit=pruning.unit)
-    tokens = 0 if model.images is not None else int(ranked[0].stored["input_ids"].size)
+    tokens = 1 if model.images is not None else int(ranked[0].stored["input_ids"].size)  # images have none
     if model.task == "encoder":
         return _sentences(evidence, pruning, tokens)
     given = pruning.inputs
