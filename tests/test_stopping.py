@@ -4,6 +4,7 @@ import os
 import signal
 import subprocess
 import sys
+import time
 
 import pytest
 
@@ -43,3 +44,21 @@ def test_what_was_switched_off_stays_off():
         assert signal.getsignal(signal.SIGHUP) == signal.SIG_DFL
     finally:
         signal.signal(signal.SIGHUP, before)
+
+
+class _StoppedAsItGoes:
+    """Asks for a stop in its destructor, where Python ignores what is raised."""
+
+    def __del__(self):
+        signal.raise_signal(signal.SIGTERM)
+        sum(range(1000))  # the signal is heard here at the latest
+
+
+def test_a_stop_in_a_destructor_is_heard_after_it(capsys):
+    with pytest.raises(Stopped, match="SIGTERM"), stoppable(lambda: None):
+        gone = _StoppedAsItGoes()
+        del gone
+        time.sleep(1)
+        pytest.fail("the stop was not heard")
+    assert "Traceback" not in capsys.readouterr().err
+    assert sys.unraisablehook is not None and "stoppable" not in repr(sys.unraisablehook)

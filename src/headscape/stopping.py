@@ -17,6 +17,8 @@ __all__ = ["Stopped", "end_workers", "stop_line", "stop_while_importing", "stopp
 
 GRACE_SECONDS = 1.5
 """What is left of the two seconds for Python to unwind; code that does not return by then is ended."""
+AGAIN_SECONDS = 0.05
+"""When a stop is asked for once more, after it was raised where Python ignores exceptions."""
 _SIGNALS = ("SIGINT", "SIGTERM", "SIGHUP")
 
 
@@ -82,8 +84,22 @@ def stoppable(say: Callable[[], None]) -> Iterator[None]:
         threading.Thread(target=leave, args=(number,), daemon=True).start()
         raise Stopped(number)
 
+    def again(number: int) -> None:
+        if not over.wait(AGAIN_SECONDS):
+            asked.clear()
+            os.kill(os.getpid(), number)
+
+    def ignored(unraisable: Any) -> None:
+        """In a destructor or a callback of the garbage collector nothing can be raised: ask again outside of it."""
+        if isinstance(unraisable.exc_value, Stopped):
+            number = unraisable.exc_value.code - 128
+            threading.Thread(target=again, args=(number,), daemon=True).start()
+        else:
+            hook(unraisable)
+
     over = threading.Event()
     before = _catch(stop)
+    hook, sys.unraisablehook = sys.unraisablehook, ignored
     try:
         yield
     except Stopped:
@@ -92,6 +108,7 @@ def stoppable(say: Callable[[], None]) -> Iterator[None]:
         raise
     finally:
         over.set()
+        sys.unraisablehook = hook
         for number, handler in before.items():
             signal.signal(number, handler)
 

@@ -20,7 +20,7 @@ LIMIT = 60  # seconds, on a very busy machine; a quiet one needs two
 @pytest.fixture(scope="module")
 def run(tmp_path_factory):
     place = tmp_path_factory.mktemp("stops")
-    X = np.random.default_rng(0).gamma(0.5, size=(6, 12, 96, 96)) * np.tri(96)
+    X = np.random.default_rng(0).gamma(0.5, size=(10, 12, 96, 96)) * np.tri(96)  # seconds of work after the first unit
     np.save(place / "a.npy", X / X.sum(axis=-1, keepdims=True))
     hs.import_array(place / "a.npy", place / "run", layout="batch,head,query,key")
     return place / "run"
