@@ -8,7 +8,8 @@ import headscape as hs
 import zoo
 from headscape.attention.models import wrap_module
 from headscape.attention.samples import Sample
-from headscape.attention.watching import by_depth, in_double, precision, watch_layers
+from headscape.attention.sites import run
+from headscape.attention.watching import by_depth, headed, in_double, precision, watch_layers
 from headscape.attention.weights import parts_of, read, read_bias
 from headscape.statistics.gaussian import fit_gaussian, linear_map
 from headscape.statistics.mixture import token_spread
@@ -18,8 +19,8 @@ from watched import samples_for
 def layers_of(name, **options):
     model = wrap_module(zoo.make(name), name=name)
     found = []
-    states = watch_layers(model, samples_for(model, **options), model.sites[0].block, found.append)
-    return model, found, states
+    watched = watch_layers(model, samples_for(model, **options), model.sites[0].block, found.append)
+    return model, found, watched.states
 
 
 # --- what is seen of a layer -----------------------------------------------------------------------------------------
@@ -214,3 +215,28 @@ def test_the_model_is_restored_when_a_pass_fails():
     with pytest.raises(RuntimeError, match="stop"), in_double(model):
         raise RuntimeError("stop")
     assert {p.dtype for p in model.module.parameters()} == {torch.float32} and model.dtype == "float32"
+
+
+@pytest.mark.parametrize("name", ["llama", "gpt2", "vit", "bert"])
+def test_a_watched_pass_is_followed_as_the_model_alone_is(name):
+    model = wrap_module(zoo.make(name), name=name)
+    samples, found = samples_for(model), []
+    watch_layers(model, samples, model.sites[0].block, lambda _: None, found.append)
+    alone = by_depth(model, samples)
+    assert len(found) == len(alone) == 3
+    for one, other in zip(found, alone, strict=True):
+        np.testing.assert_allclose(one, other, atol=1e-5)
+
+
+@pytest.mark.parametrize("name", ["llama", "gpt2", "gemma2", "gemma3", "bloom", "gptj", "gpt-oss"])
+def test_a_head_by_itself_gives_the_logits_of_the_whole_model(name):
+    model = wrap_module(zoo.make(name), name=name)
+    samples = samples_for(model)
+    watched = watch_layers(model, samples, "decoder", lambda _: None)
+    for sample, last in zip(samples, watched.last, strict=True):
+        with torch.no_grad():
+            whole = run(model, sample.arguments).logits
+        np.testing.assert_allclose(headed(model, sample, last), whole, atol=1e-5)
+        assert "forward" not in model.module.base_model.__dict__
+    changed = headed(model, samples[0], np.zeros_like(watched.last[0]))
+    assert not np.allclose(changed, headed(model, samples[0], watched.last[0]))

@@ -104,6 +104,21 @@ def test_independent_moments_are_those_of_the_joint_without_cross_covariance(see
     )
 
 
+def test_cumulants_of_a_stack_are_those_one_by_one():
+    cases = [a_case(3, 4, seed) for seed in range(5)]
+    C, means, covariances = cases[0][0], np.stack([c[1] for c in cases]), np.stack([c[2] for c in cases])
+    joint = B.by_cumulants(B.form_cumulants(C, means, covariances))
+    blocks = means[:, :3], means[:, 3:], covariances[:, :3, :3], covariances[:, 3:, 3:]
+    alone = B.by_cumulants(B.independent_cumulants(C, *blocks))
+    for i, (_, mean, S) in enumerate(cases):
+        np.testing.assert_allclose(joint[:, i], B.form_moments(*parts(C, mean, S), S[3:, :3]), rtol=1e-10)
+        np.testing.assert_allclose(alone[:, i], B.form_moments(*parts(C, mean, S)), rtol=1e-10)
+    weights = np.array([1.0, 2, 0, 3, 1])
+    np.testing.assert_allclose(
+        B.pooled(joint, weights), B.pooled_moments([B.Moments(*m) for m in joint.T], weights), rtol=1e-12
+    )
+
+
 def test_self_pairing():
     C, mean, S = a_case(4, 4, seed=3)
     mean, S = mean[:4], S[:4, :4]

@@ -220,6 +220,15 @@ def test_marginal_and_sample():
     np.testing.assert_allclose(flat[:, 0], flat[:, 1], atol=1e-7)
 
 
+def test_determinants_at_once_are_those_one_by_one():
+    rng = np.random.default_rng(3)
+    S = np.stack([A @ A.T for A in rng.normal(size=(4, 5, 5)) * [[[1e-6]], [[1]], [[1e6]], [[1]]]])
+    np.testing.assert_allclose(G.log_determinants(S), [np.linalg.slogdet(one)[1] for one in S], rtol=1e-9)
+    S[2, 0] = S[2, :, 0] = 0
+    with pytest.raises(hs.InputError, match="rank 4 in 5 dimensions"):
+        G.log_determinants(S)
+
+
 def test_principal_subspace_is_that_of_the_svd():
     rng = np.random.default_rng(7)
     X = rng.normal(size=(50, 6)) * [5, 3, 2, 1, 0.5, 0.1] + 3

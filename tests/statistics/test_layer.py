@@ -114,6 +114,17 @@ def test_fixed_weights_by_fold_are_the_mean_maps_of_the_others(n_input):
             np.testing.assert_allclose(output, wanted, atol=1e-12)
 
 
+def test_keys_that_a_causal_map_hides_are_left_out_of_no_sum(monkeypatch):
+    monkeypatch.setattr("headscape.statistics.layer.QUERIES", 3)
+    rng = np.random.default_rng(0)
+    P, V = rng.dirichlet(np.ones(11), size=(4, 11)) * np.tri(11), rng.normal(size=(4, 11, 3))
+    for content in (slice(0, 11), slice(1, 9)):
+        for block, whole in zip(
+            _with_fixed_weights(P[:, content], V, content.start), _with_fixed_weights(P[:, content], V), strict=True
+        ):
+            np.testing.assert_allclose(block, whole, atol=1e-12)
+
+
 def test_fixed_weights_propagate_and_real_ones_do_not():
     data = a_layer(shift=0.0)
     content = slice(1, None)

@@ -160,6 +160,9 @@ def test_energy_rank():
     for shape in ((7, 7), (5, 9), (9, 5)):  # the slow twin: singular values
         A = rng.normal(size=shape) ** 3
         assert all(M.energy_rank(A, s) == M.energy_rank(np.linalg.svd(A)[1], s) for s in (0.3, 0.6, 0.9, 0.99, 1.0))
+    for sink in (0.5, 0.8, 0.9, 0.95, 0.99):  # maps that rest on their first token, around the share itself
+        A = sink * np.eye(30)[0] + (1 - sink) * rng.dirichlet(np.ones(30), size=30)
+        assert all(M.energy_rank(A, s) == M.energy_rank(np.linalg.svd(A)[1], s) for s in (0.9, 0.99, 0.999))
 
 
 @pytest.mark.parametrize(

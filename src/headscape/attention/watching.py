@@ -6,7 +6,7 @@ import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, nullcontext, suppress
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -28,7 +28,17 @@ from headscape.errors import HeadscapeError, InputError
 if TYPE_CHECKING:
     from headscape.attention.models import Model
 
-__all__ = ["LayerData", "by_depth", "in_double", "joined", "layers_and_outputs", "precision", "watch_layers"]
+__all__ = [
+    "LayerData",
+    "Watched",
+    "by_depth",
+    "headed",
+    "in_double",
+    "joined",
+    "layers_and_outputs",
+    "precision",
+    "watch_layers",
+]
 
 Array = npt.NDArray[Any]
 OFF = 1e-3
@@ -199,13 +209,27 @@ def joined(samples: Sequence[Sample]) -> dict[str, Tensor]:
     return {name: torch.cat([sample.arguments[name] for sample in samples]) for name in samples[0].arguments}
 
 
-def watch_layers(
-    model: Model, samples: Sequence[Sample], block: str, take: Callable[[LayerData], None]
-) -> list[Array] | None:
-    """Run all samples at once and `take` each layer of a block after it has run; returns hidden states (n_input, n, d).
+class Watched(NamedTuple):
+    """What a pass returned: states (n_input, n, d) entering each layer and, last, leaving the stack; what a head reads.
 
-    These are the states entering each layer and, last, those leaving the stack; None for a model that has no such
-    output. Raises an `InputError` for weights that are NaN or infinite.
+    None for a model that has no such output.
+    """
+
+    states: list[Array] | None
+    last: Array | None
+
+
+def watch_layers(
+    model: Model,
+    samples: Sequence[Sample],
+    block: str,
+    take: Callable[[LayerData], None],
+    follow: Callable[[Array], None] | None = None,
+) -> Watched:
+    """Run all samples at once and `take` each layer of a block after it has run.
+
+    `follow` gets what `by_depth` measures of the model as it is. Raises an `InputError` for weights that are NaN or
+    infinite.
     """
     check_weights(model.module)
     sites = [site for site in model.sites if site.block == block]
@@ -213,11 +237,48 @@ def watch_layers(
     with ExitStack() as hooks, torch.no_grad():
         for module in watcher.modules:
             hooks.callback(module.register_forward_pre_hook(watcher.ask, with_kwargs=True).remove)
+        if follow is not None:
+            hooks.enter_context(_followed(model, True, lambda state: follow(_finite(model, state))))
         hooks.enter_context(tapped(model.module, watcher, model.attention))
         result = run(model, joined(samples), whole=False, hidden=model.task != "module")
     name = {"seq2seq-lm": f"{block.split('.')[0]}_hidden_states"}.get(model.task, "hidden_states")
-    states = getattr(result, name, None)
-    return None if states is None else [_numpy(state) for state in states]
+    states, last = getattr(result, name, None), getattr(result, "last_hidden_state", None)
+    return Watched(
+        None if states is None else [_numpy(state) for state in states], None if last is None else _numpy(last)
+    )
+
+
+class _Ran:
+    """What a base model returns, of which only the last state is known."""
+
+    def __init__(self, last: Tensor) -> None:
+        self.last_hidden_state = last
+
+    def __getattr__(self, name: str) -> None:
+        return None
+
+    def __getitem__(self, place: int) -> Tensor | None:
+        return self.last_hidden_state if place == 0 else None
+
+
+def headed(model: Model, sample: Sample, last: Array) -> Tensor:
+    """Logits (1, n, n_vocabulary) of a causal language model that has run up to its head: `last` (n, d) is what it reads.
+
+    The whole model runs where its head does not call its base model.
+    """
+    module: Any = model.module
+    base = module.base_model
+    if base is module or "forward" in base.__dict__:
+        whole: Tensor = run(model, sample.arguments).logits
+        return whole
+    state = torch.from_numpy(last[None]).to(model.device, getattr(torch, model.dtype))
+    base.forward = lambda *_, **__: _Ran(state)
+    try:
+        with torch.no_grad():
+            logits: Tensor = run(model, sample.arguments).logits
+    finally:
+        del base.forward
+    return logits
 
 
 # --- versions of a model, by depth -----------------------------------------------------------------------------------
@@ -308,6 +369,13 @@ def _followed(model: Model, skip: bool | float, take: Callable[[Tensor], None]) 
         yield
 
 
+def _finite(model: Model, state: Tensor, alpha: float = 1.0, skip: bool | float = True) -> Array:
+    array = state.cpu().numpy() if state.dtype == torch.float64 else _numpy(state)
+    if not np.isfinite(array).all():
+        raise HeadscapeError(f"{model.source} gives infinite states with alpha = {alpha:g}, skip = {skip}")
+    return array
+
+
 def by_depth(
     model: Model,
     samples: Sequence[Sample],
@@ -327,10 +395,7 @@ def by_depth(
     found: list[Any] = []
 
     def take(state: Tensor) -> None:
-        array = state.cpu().numpy() if state.dtype == torch.float64 else _numpy(state)
-        if not np.isfinite(array).all():
-            raise HeadscapeError(f"{model.source} gives infinite states with alpha = {alpha:g}, skip = {skip}")
-        found.append(measure(array))
+        found.append(measure(_finite(model, state, alpha, skip)))
 
     scaled = nullcontext() if alpha == 1 else scale_scores(model, heads, alpha**2)
     with torch.no_grad(), scaled, _followed(model, skip, take):

@@ -12,9 +12,13 @@ from headscape.errors import InputError
 
 __all__ = [
     "Moments",
+    "by_cumulants",
     "centred_kurtosis",
+    "form_cumulants",
     "form_moments",
+    "independent_cumulants",
     "measured_moments",
+    "pooled",
     "pooled_moments",
     "quadratic_moments",
     "random_form_covariance",
@@ -35,10 +39,15 @@ class Moments(NamedTuple):
     kurtosis: float
 
 
-def _from_cumulants(k1: float, k2: float, k3: float, k4: float) -> Moments:
-    if not k2 > 0:
-        return Moments(float(k1), max(float(k2), 0.0), float("nan"), float("nan"))
-    return Moments(float(k1), float(k2), float(k3 / k2**1.5), float(k4 / k2**2))
+def by_cumulants(cumulants: npt.ArrayLike) -> Array:
+    """Moments (4, ...) of variables with the cumulants (4, ...)."""
+    k1, k2, k3, k4 = np.asarray(cumulants, dtype=float)
+    known = np.where(k2 > 0, k2, np.nan)
+    return np.stack([k1, np.maximum(k2, 0.0), k3 / known**1.5, k4 / known**2])
+
+
+def _from_cumulants(*cumulants: float) -> Moments:
+    return Moments(*by_cumulants(cumulants).tolist())
 
 
 def quadratic_moments(Q: npt.ArrayLike, mean: npt.ArrayLike, covariance: npt.ArrayLike) -> Moments:
@@ -56,19 +65,32 @@ def quadratic_moments(Q: npt.ArrayLike, mean: npt.ArrayLike, covariance: npt.Arr
         raise InputError(f"a form {Q.shape}, a mean {mu.shape} and a covariance {S.shape} do not fit together")
     if not np.allclose(Q, Q.T):
         raise InputError("the matrix of a quadratic form must be symmetric; take (Q + Q^T)/2")
-    return _form_moments(Q @ S, Q @ mu, S, mu)
+    return _from_cumulants(*_quadratic(Q @ S, Q @ mu, S, mu))
 
 
-def _form_moments(QS: Array, a: Array, S: Array, mu: Array) -> Moments:
-    """Moments of z^T Q z from the products of Q with S and with mu."""
+def _quadratic(QS: Array, a: Array, S: Array, mu: Array) -> Array:
+    """Cumulants of z^T Q z from the products of Q with S and with mu, which may be stacks."""
     square = QS @ QS
-    b = S @ a  # mu^T Q (SQ)^r mu = a^T (SQ)^(r-1) S a
-    c = QS @ a
-    k1 = np.trace(QS) + mu @ a
-    k2 = 2 * np.trace(square) + 4 * a @ b
-    k3 = 8 * ((square * QS.T).sum() + 3 * c @ b)
-    k4 = 48 * ((square * square.T).sum() + 4 * (QS @ c) @ b)
-    return _from_cumulants(k1, k2, k3, k4)
+    b = _of(S, a)  # mu^T Q (SQ)^r mu = a^T (SQ)^(r-1) S a
+    c = _of(QS, a)
+    k1 = np.trace(QS, axis1=-2, axis2=-1) + _dot(mu, a)
+    k2 = 2 * np.trace(square, axis1=-2, axis2=-1) + 4 * _dot(a, b)
+    k3 = 8 * (_trace(square, QS) + 3 * _dot(c, b))
+    k4 = 48 * (_trace(square, square) + 4 * _dot(_of(QS, c), b))
+    return np.stack([k1, k2, k3, k4])
+
+
+def _of(matrix: Array, vector: Array) -> Array:
+    return np.asarray((matrix @ vector[..., None])[..., 0])
+
+
+def _dot(x: Array, y: Array) -> Array:
+    return np.asarray((x * y).sum(axis=-1))
+
+
+def _trace(A: Array, B: Array) -> Array:
+    """tr(A B)."""
+    return np.asarray((A * B.swapaxes(-1, -2)).sum(axis=(-2, -1)))
 
 
 def form_moments(
@@ -91,26 +113,34 @@ def form_moments(
         shapes = f"{mu_x.shape}, {mu_y.shape}, {S_x.shape} and {S_y.shape}"
         raise InputError(f"C of shape {C.shape} needs means of {m} and {n} entries and their covariances, got {shapes}")
     if cov_yx is None:
-        return _independent_moments(C, mu_x, mu_y, S_x, S_y)
+        return _from_cumulants(*independent_cumulants(C, mu_x, mu_y, S_x, S_y))
     S_yx = np.asarray(cov_yx, dtype=float)
     if S_yx.shape != (n, m):
         raise InputError(f"the covariance of y with x has shape {S_yx.shape}, it must be ({n}, {m})")
-    half = C / 2  # Q S by its blocks takes half the work
-    QS = np.block([[half @ S_yx, half @ S_y], [half.T @ S_x, half.T @ S_yx.T]])
     S = np.block([[S_x, S_yx.T], [S_yx, S_y]])
-    return _form_moments(QS, np.concatenate([half @ mu_y, half.T @ mu_x]), S, np.concatenate([mu_x, mu_y]))
+    return _from_cumulants(*form_cumulants(C, np.concatenate([mu_x, mu_y]), S))
 
 
-def _independent_moments(C: Array, mu_x: Array, mu_y: Array, S_x: Array, S_y: Array) -> Moments:
-    """The same without cross-covariance, with matrices half the size."""
+def form_cumulants(C: Array, mean: Array, covariance: Array) -> Array:
+    """Cumulants (4, ...) of x^T C y for joint Gaussians of (x, y): means (..., m + n), covariances (..., m + n, m + n)."""
+    m, half = len(C), C / 2
+    QS = np.empty_like(covariance)  # by its blocks, which takes half the work
+    QS[..., :m, :] = half @ covariance[..., m:, :]
+    QS[..., m:, :] = half.T @ covariance[..., :m, :]
+    a = np.concatenate([mean[..., m:] @ half.T, mean[..., :m] @ half], axis=-1)
+    return _quadratic(QS, a, covariance, mean)
+
+
+def independent_cumulants(C: Array, mu_x: Array, mu_y: Array, S_x: Array, S_y: Array) -> Array:
+    """The same without cross-covariance, with matrices half the size; means and covariances may be stacks."""
     M = (C @ S_y) @ (C.T @ S_x)
-    u, v = C @ mu_y, C.T @ mu_x  # the form is linear in x with slope u, in y with slope v, and bilinear
-    su, sv = S_x @ u, S_y @ v
-    k1 = mu_x @ u
-    k2 = np.trace(M) + u @ su + v @ sv
-    k3 = 6 * (su @ C @ sv)
-    k4 = 6 * (M * M.T).sum() + 12 * (su @ (C @ S_y @ C.T) @ su + sv @ (C.T @ S_x @ C) @ sv)
-    return _from_cumulants(k1, k2, k3, k4)
+    u, v = mu_y @ C.T, mu_x @ C  # the form is linear in x with slope u, in y with slope v, and bilinear
+    su, sv = _of(S_x, u), _of(S_y, v)
+    k1 = _dot(mu_x, u)
+    k2 = np.trace(M, axis1=-2, axis2=-1) + _dot(u, su) + _dot(v, sv)
+    k3 = 6 * _dot(su @ C, sv)
+    k4 = 6 * _trace(M, M) + 12 * (_dot(su @ C, _of(S_y, su @ C)) + _dot(sv @ C.T, _of(S_x, sv @ C.T)))
+    return np.stack([k1, k2, k3, k4])
 
 
 def self_moments(C: npt.ArrayLike, mean: npt.ArrayLike, covariance: npt.ArrayLike) -> Moments:
@@ -130,7 +160,7 @@ def centred_kurtosis(C: npt.ArrayLike, cov_x: npt.ArrayLike, cov_y: npt.ArrayLik
     C, S_x, S_y = (np.asarray(a, dtype=float) for a in (C, cov_x, cov_y))
     M = (C @ S_y) @ (C.T @ S_x)
     trace = float(np.trace(M))
-    return 6 * float((M * M.T).sum()) / trace**2 if trace else float("nan")
+    return 6 * float(_trace(M, M)) / trace**2 if trace else float("nan")
 
 
 def measured_moments(scores: npt.ArrayLike) -> Moments:
@@ -158,8 +188,13 @@ def pooled_moments(parts: Sequence[Moments], weights: npt.ArrayLike) -> Moments:
     w = np.asarray(weights, dtype=float)
     if len(parts) != len(w) or not w.sum() > 0 or (w < 0).any():
         raise InputError(f"{len(parts)} groups need as many weights, at least 0 and not all 0; got {w.tolist()}")
-    w = w / w.sum()
-    means, variances, skews, kurts = (np.array([getattr(p, name) for p in parts]) for name in Moments._fields)
+    return Moments(*pooled(np.transpose(parts), w).tolist())
+
+
+def pooled(parts: Array, weights: Array) -> Array:
+    """The same of moments (4, n_group, ...): (4, ...)."""
+    w = weights / weights.sum()
+    means, variances, skews, kurts = parts
     third = np.nan_to_num(skews) * variances**1.5
     fourth = (np.nan_to_num(kurts) + 3) * variances**2
     shifted = means - means[0]
@@ -167,7 +202,7 @@ def pooled_moments(parts: Sequence[Moments], weights: npt.ArrayLike) -> Moments:
     variance = w @ (variances + d**2)
     k3 = w @ (third + 3 * variances * d + d**3)
     m4 = w @ (fourth + 4 * third * d + 6 * variances * d**2 + d**4)
-    return _from_cumulants(means[0] + w @ shifted, variance, k3, m4 - 3 * variance**2)
+    return by_cumulants([means[0] + w @ shifted, variance, k3, m4 - 3 * variance**2])
 
 
 def trace_variance(singular_a: npt.ArrayLike, singular_b: npt.ArrayLike, shape: tuple[int, int]) -> float:

@@ -7,7 +7,6 @@ shrinks what they differ by to e^(-H/2) (7). Every link is predicted from the me
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from functools import lru_cache
 from typing import Any
 
@@ -69,16 +68,16 @@ def expected_entropy(n: npt.ArrayLike, variance: npt.ArrayLike) -> Array:
     return np.clip(_table()((np.clip(n, low, high), np.minimum(s, _GRID[1][-1]))), 0.0, 1.0)
 
 
-def row_variance_predicted(forms: Sequence[Array], mean_q: Array, cov_q: Array, mean_k: Array, cov_k: Array) -> float:
+def row_variance_predicted(forms: Array, mean_q: Array, cov_q: Array, mean_k: Array, cov_k: Array) -> Array:
     """Variance over keys of the scores q C k of a query, mean over queries: tr(C S_k C^T M), M = S_q + mu_q mu_q^T.
 
-    With one form C for each distance, also what their different means add.
+    With one form C for each distance (n_form, dim, dim), also what their different means add. Means (..., dim) and
+    covariances (..., dim, dim) may be stacks.
     """
-    M = cov_q + np.outer(mean_q, mean_q)
-    middle = np.mean(forms, axis=0)
-    apart = [(C - middle) @ mean_k for C in forms]
-    own = [np.sum((C @ cov_k @ C.T) * M) for C in forms]
-    return float(np.mean(own) + np.mean([a @ M @ a for a in apart]))
+    M = cov_q + mean_q[..., :, None] * mean_q[..., None, :]
+    apart = [mean_k @ C.T for C in forms - forms.mean(axis=0)]
+    own = [((C @ cov_k) * (M @ C)).sum(axis=(-2, -1)) for C in forms]
+    return np.asarray(np.mean(own, axis=0) + np.mean([(a * (M @ a[..., None])[..., 0]).sum(-1) for a in apart], axis=0))
 
 
 def rows_and_keys(n: int, content: slice, causal: bool) -> Array:

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
-from scipy.linalg import cho_solve, solve_triangular
+from scipy.linalg import cho_solve, eigh, solve_triangular
 
 from headscape.errors import InputError
 
@@ -23,6 +23,7 @@ __all__ = [
     "kl_divergence",
     "linear_map",
     "log_determinant",
+    "log_determinants",
     "mutual_information",
     "principal_subspace",
 ]
@@ -178,6 +179,20 @@ def _log_det(factor: Array) -> float:
     return float(2 * np.log(np.diag(factor)).sum())
 
 
+def log_determinants(covariances: Array) -> Array:
+    """`log_determinant` of each of several covariances (n, dim, dim)."""
+    scale = np.sqrt(np.maximum(np.diagonal(covariances, axis1=1, axis2=2), 0.0))
+    scale[scale == 0] = 1.0
+    try:
+        factors = np.linalg.cholesky(covariances / (scale[:, :, None] * scale[:, None]))
+        pivots = np.diagonal(factors, axis1=1, axis2=2)
+        if float((pivots**2).min(initial=np.inf)) > pivots.shape[1] * EPS:
+            return np.asarray(2 * (np.log(pivots) + np.log(scale)).sum(axis=1))
+    except np.linalg.LinAlgError:
+        pass
+    return np.array([log_determinant(S) for S in covariances])  # raises where one is singular
+
+
 def log_determinant(covariance: npt.ArrayLike) -> float:
     """Logarithm of the determinant of a covariance; an `InputError` that names the rank where it is not positive definite."""
     return _log_det(_cholesky(covariance))
@@ -281,11 +296,14 @@ def principal_subspace(samples: npt.ArrayLike, n_components: int = 32) -> Subspa
         raise InputError(f"samples of shape {X.shape} have no {n_components} principal components")
     mean = X.mean(axis=0)
     centred = X - mean
-    values, vectors = (a[..., ::-1] for a in np.linalg.eigh(centred.T @ centred / len(X)))
-    rank = int((values > len(values) * EPS * max(float(values[0]), 0.0)).sum())
+    dim = X.shape[1]
+    covariance = centred.T @ centred / len(X)
+    leading = (max(dim - n_components, 0), dim - 1)  # all of them would take three times as long
+    values, vectors = (a[..., ::-1] for a in eigh(covariance, subset_by_index=leading))
+    rank = int((values > dim * EPS * max(float(values[0]), 0.0)).sum())
     if not rank:
         raise InputError(f"the {len(X)} samples are all equal: they span no subspace")
     k = min(n_components, rank, len(X) - 1)
     basis = vectors[:, :k].T
     basis *= np.sign(basis[np.arange(k), np.abs(basis).argmax(axis=1)])[:, None]  # the largest entry is positive
-    return Subspace(mean, basis, float(values[:k].sum() / values[values > 0].sum()))
+    return Subspace(mean, basis, min(1.0, float(values[:k].sum() / np.trace(covariance))))

@@ -7,7 +7,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from functools import cached_property
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -15,10 +16,26 @@ import numpy.typing as npt
 from headscape.attention.layers import LayerData
 from headscape.errors import InputError
 from headscape.statistics import chain
-from headscape.statistics.bilinear import Moments, centred_kurtosis, form_moments, measured_moments, pooled_moments
-from headscape.statistics.cosines import RankCorrelations, rank_correlations
-from headscape.statistics.gaussian import entropy, mutual_information, principal_subspace
-from headscape.statistics.left_out import folds, gaussians_left_out, means_left_out, without
+from headscape.statistics.bilinear import (
+    Moments,
+    by_cumulants,
+    centred_kurtosis,
+    form_cumulants,
+    independent_cumulants,
+    pooled,
+)
+from headscape.statistics.cosines import PermutedCosines, RankCorrelations, rank_correlations
+from headscape.statistics.gaussian import log_determinants, principal_subspace
+from headscape.statistics.left_out import (
+    Fits,
+    cumulants_left_out,
+    folds,
+    gaussians_left_out,
+    joined,
+    means_left_out,
+    pairs_left_out,
+    without,
+)
 from headscape.statistics.mixture import energy_rank, relative_difference
 from headscape.statistics.tokens import pair_information
 
@@ -33,6 +50,8 @@ N_COMPONENTS = 32
 COMPARED = 8
 """Inputs on which singular values are taken and attention is compared with cosines."""
 PERMUTATIONS = 99
+QUERIES = 64
+"""Queries of a causal map whose outputs are one product of matrices."""
 
 _MOMENTS = Moments._fields
 COLUMNS = (
@@ -83,12 +102,15 @@ class Reading:
     seed: int
     cosines: Array | None = None
 
-
-def _pairs(x: Array, y: Array, r: int) -> Array:
-    """Each row of x (n_input, n, dim) joined to the row of y that lies r before it."""
-    n = x.shape[1]
-    first, second = (x[:, r:], y[:, : n - r]) if r >= 0 else (x[:, :r], y[:, -r:])
-    return np.concatenate([first, second], axis=-1)
+    @cached_property
+    def permuted(self) -> list[PermutedCosines]:
+        """The cosines of the content tokens of the first inputs."""
+        if self.cosines is None:
+            return []
+        return [
+            PermutedCosines(one[self.content, self.content], PERMUTATIONS, self.seed + number, causal=self.causal)
+            for number, one in enumerate(self.cosines[:COMPARED])
+        ]
 
 
 def _centred(tokens: Array) -> Array:
@@ -138,40 +160,32 @@ def _score_rows(data: LayerData, reading: Reading, head: int) -> list[Row]:
         return []
     q = data.queries[:, head, reading.content].astype(float)
     k = data.keys[:, head * data.keys.shape[1] // data.probs.shape[1], reading.content].astype(float)
-    scores = data.scores[:, head, reading.content, reading.content].astype(float)
+    scores = data.scores[:, head, reading.content, reading.content]
     dim = q.shape[-1]
-    x, y = slice(0, dim), slice(dim, 2 * dim)
     offsets = present_offsets(q.shape[1], reading.causal)
     forms = [_form(data, dim, r) for r in offsets]
-    seen = [np.diagonal(scores, -r, axis1=1, axis2=2) for r in offsets]
-    both = [gaussians_left_out(_pairs(q, k, r)) for r in offsets]
-    counts = [part[0].size for part in seen]
+    both, of_q, of_k = pairs_left_out(q, k, offsets), gaussians_left_out(q), gaussians_left_out(k)
+    alone = of_q.mean, of_k.mean, of_q.covariance, of_k.covariance
+    cumulants = {  # (4, n_offset, n_fold)
+        "{}": [cumulants_left_out(np.diagonal(scores, -r, axis1=1, axis2=2)) for r in offsets],
+        "{}_independent": [independent_cumulants(C, *alone) for C in forms],
+        "{}_joint": [form_cumulants(C, g.mean, g.covariance) for C, g in zip(forms, both, strict=True)],
+    }
+    moments = {name: by_cumulants(np.stack(parts, axis=1)) for name, parts in cumulants.items()}
+    counts = np.array([q.shape[1] - abs(r) for r in offsets])
+    named = {name: pooled(parts, counts) for name, parts in moments.items()}
+    itself = offsets.index(0)
+    named |= {"self_{}": moments["{}"][:, itself], "self_{}_predicted": moments["{}_joint"][:, itself]}
+    shrinkage = max(g.shrinkage for g in (of_q, of_k, *both))
+    predicted = chain.row_variance_predicted(np.array(forms), of_q.mean, of_q.covariance, of_k.mean, of_k.covariance)
     rows = []
-    for fold, (of_q, of_k) in enumerate(zip(gaussians_left_out(q), gaussians_left_out(k), strict=True)):
-        pairs = [found[fold] for found in both]
-        moments = {
-            "{}": [measured_moments(without(part, fold)) for part in seen],
-            "{}_independent": [form_moments(C, of_q.mean, of_k.mean, of_q.covariance, of_k.covariance) for C in forms],
-            "{}_joint": [
-                form_moments(C, g.mean[x], g.mean[y], g.covariance[x, x], g.covariance[y, y], g.covariance[y, x])
-                for C, g in zip(forms, pairs, strict=True)
-            ],
-        }
-        row: Row = {}
-        for pattern, parts in moments.items():
-            row |= _named(pattern, pooled_moments(parts, counts))
-        itself = offsets.index(0)
-        row |= _named("self_{}", moments["{}"][itself]) | _named("self_{}_predicted", moments["{}_joint"][itself])
-        of_both = of_q.mean, of_q.covariance, of_k.mean, of_k.covariance
-        row["row_variance_predicted"] = chain.row_variance_predicted(forms, *of_both)
-        row["directions"] = 6 / centred_kurtosis(np.eye(dim), of_q.covariance, of_k.covariance)
-        row["score_shrinkage"] = max(g.shrinkage for g in (of_q, of_k, *pairs))
+    for fold in folds(len(q)):
+        row: Row = {"score_shrinkage": shrinkage, "row_variance_predicted": float(predicted[fold])}
+        for pattern, found in named.items():
+            row |= {pattern.format(name): float(x) for name, x in zip(_MOMENTS, found[:, fold], strict=True)}
+        row["directions"] = 6 / centred_kurtosis(np.eye(dim), of_q.covariance[fold], of_k.covariance[fold])
         rows.append(row)
     return rows
-
-
-def _named(pattern: str, moments: Moments) -> Row:
-    return {pattern.format(name): value for name, value in moments._asdict().items()}
 
 
 # --- after attention -------------------------------------------------------------------------------------------------
@@ -186,8 +200,11 @@ def _after_rows(data: LayerData, reading: Reading, head: int) -> list[Row]:
     probs, content = data.probs[:, head].astype(float), reading.content
     parts = {"values": values[:, content], "measured": data.outputs[:, head, content].astype(float)}
     rows: list[Row] = []
-    for fold, fixed in enumerate(_with_fixed_weights(probs[:, content], values)):
-        rows.append(_moments_off(without(parts["measured"], fold), fixed) if len(fixed) > 1 else {})
+    measured = _Sums.of(parts["measured"])
+    first = content.start if reading.causal else None
+    for fold, fixed in enumerate(_with_fixed_weights(probs[:, content], values, first)):
+        kept = without(np.arange(n_input), fold)
+        rows.append(_moments_off(measured, kept, _Sums.of(fixed)) if len(fixed) > 1 else {})
         if fold == 0 and n_input > 1:
             parts["propagated"] = fixed
     tokens = parts["values"]
@@ -201,36 +218,64 @@ def _after_rows(data: LayerData, reading: Reading, head: int) -> list[Row]:
     return rows
 
 
-def _with_fixed_weights(probs: Array, values: Array) -> Iterator[Array]:
+def _with_fixed_weights(probs: Array, values: Array, first: int | None = None) -> Iterator[Array]:
     """By fold, outputs (n_input, n_query, dim) had each input been given the mean map of the others in the fold.
 
-    Of probs (n_input, n_query, n_key) and values (n_input, n_key, dim). Every map is applied to every input once.
+    Of probs (n_input, n_query, n_key) and values (n_input, n_key, dim). Every map is applied to every input once; where
+    maps are causal, `first` is the position of the first query, and keys that no query of a block sees are left out.
     """
-    n_input, n_query, dim = len(probs), probs.shape[1], values.shape[-1]
-    together = np.concatenate(probs) @ np.concatenate(values, axis=1)
-    each = together.reshape(n_input, n_query, n_input, dim).transpose(0, 2, 1, 3)  # maps, inputs
+    n_input, n_query, n_key = probs.shape
+    side_by_side = np.concatenate(values, axis=1)
+    each = np.empty((n_input, n_query, n_input, values.shape[-1]))  # maps, queries, inputs
+    for start in range(0, n_query, QUERIES):
+        rows = probs[:, start : start + QUERIES]
+        seen = n_key if first is None else first + start + rows.shape[1]
+        product = rows[..., :seen].reshape(-1, seen) @ side_by_side[:seen]
+        each[:, start : start + QUERIES] = product.reshape(*rows.shape[:2], n_input, -1)
+    each = np.ascontiguousarray(each.swapaxes(1, 2))
     others = each.sum(axis=0) - each[np.arange(n_input), np.arange(n_input)]
     for fold in folds(n_input):
         left = others - each[fold - 1] if fold else others
         yield without(left, fold) / max(n_input - 1 - (fold > 0), 1)
 
 
-def _moments_off(measured: Array, propagated: Array) -> Row:
-    """How far the propagated moments are from the measured ones."""
+class _Sums(NamedTuple):
+    """What covariances of tokens (n_input, n, dim) need: the tokens, and the sum of squares (n_input, dim, dim) of each."""
 
-    def covariance(tokens: Array) -> Array:
-        flat = _centred(tokens).reshape(-1, tokens.shape[-1])
-        return np.asarray(flat.T @ flat / len(flat))
+    tokens: Array
+    squares: Array
 
-    S, S_p = covariance(measured), covariance(propagated)
+    @classmethod
+    def of(cls, tokens: Array) -> _Sums:
+        return cls(tokens, tokens.swapaxes(1, 2) @ tokens)
+
+    def mean(self, kept: Array) -> Array:
+        """Mean (n, dim) over some of the inputs."""
+        return np.asarray(self.tokens[kept].mean(axis=0))
+
+    def covariance(self, kept: Array) -> Array:
+        """Covariance (dim, dim) of some of the inputs, about the mean of each position (`_centred`)."""
+        n_input, n = len(kept), self.tokens.shape[1]
+        whole = self.squares[kept].sum(axis=0)
+        if n_input < 2:
+            return np.asarray(whole / n)
+        mean = self.mean(kept)
+        return np.asarray((whole - n_input * (mean.T @ mean)) / ((n_input - 1) * n))
+
+
+def _moments_off(measured: _Sums, kept: Array, propagated: _Sums) -> Row:
+    """How far the propagated moments are from those measured of the inputs `kept`."""
+    every = np.arange(len(kept))
+    S, S_p = measured.covariance(kept), propagated.covariance(every)
     trace = float(np.trace(S))
     found = {
-        "mean_off": relative_difference(propagated.mean(axis=0), measured.mean(axis=0)),
+        "mean_off": relative_difference(propagated.mean(every), measured.mean(kept)),
         "covariance_off": relative_difference(S_p, S),
         "trace_ratio": float(np.trace(S_p)) / trace if trace else float("nan"),
     }
-    if len(measured) > 3:  # each half has a mean of its own
-        found["covariance_halves"] = relative_difference(*(covariance(measured[start::2]) for start in (0, 1)))
+    if len(kept) > 3:  # each half has a mean of its own
+        halves = [measured.covariance(kept[start::2]) for start in (0, 1)]
+        found["covariance_halves"] = relative_difference(*halves)
     return found
 
 
@@ -238,15 +283,25 @@ def _information(name: str, tokens: Array, seed: int) -> list[Row]:
     """Entropy of tokens (n_input, n, k) and information of neighbours; none where the covariance is singular."""
     tokens = _centred(tokens)
     k = tokens.shape[-1]
-    pairs = _pairs(tokens, tokens, 1)
+    pairs = joined(tokens, tokens, 1)
     try:
         null = _null(pairs, seed, 1)
-        return [
-            {f"entropy_{name}": entropy(alone), f"information_{name}": mutual_information(both, k) - null}
-            for alone, both in zip(gaussians_left_out(tokens), gaussians_left_out(pairs), strict=True)
-        ]
+        volumes = log_determinants(gaussians_left_out(tokens).covariance)
+        shared = _shared(gaussians_left_out(pairs), k)
     except InputError:  # outputs that are all equal, say of a head that rests on one token
         return []
+    entropies = 0.5 * (k * np.log(2 * np.pi * np.e) + volumes)
+    return [
+        {f"entropy_{name}": float(own), f"information_{name}": float(both) - null}
+        for own, both in zip(entropies, shared, strict=True)
+    ]
+
+
+def _shared(fits: Fits, k: int) -> Array:
+    """`mutual_information` of the first k dimensions with the others, by fold."""
+    S = fits.covariance
+    parts = log_determinants(S[:, :k, :k]) + log_determinants(S[:, k:, k:])
+    return np.asarray(0.5 * (parts - log_determinants(S)))
 
 
 def _null(pairs: Array, seed: int, n_shuffles: int) -> float:
@@ -272,14 +327,8 @@ def _cosine_rows(data: LayerData, reading: Reading, rows: Sequence[Sequence[Row]
     # a row with many keys has little for each: times their number, rows of different length compare
     keys = np.arange(1, n_key + 1) if reading.causal else np.full(n_key, n_key)
     found = [
-        rank_correlations(
-            (probs * keys[:, None].astype(np.float32))[:, content, content],
-            cosines[content, content],
-            PERMUTATIONS,
-            reading.seed + number,
-            causal=reading.causal,
-        )
-        for number, (probs, cosines) in enumerate(zip(data.probs[:COMPARED], reading.cosines, strict=False))
+        rank_correlations((probs * keys[:, None].astype(np.float32))[:, content, content], permuted)
+        for probs, permuted in zip(data.probs, reading.permuted, strict=False)
     ]
     n_input = len(data.probs)
     rho, partial = (means_left_out(np.array(parts), n_input) for parts in zip(*found, strict=True))
@@ -340,10 +389,10 @@ def information_at_distances(state: Array, reading: Reading) -> tuple[Array, Arr
     projected = subspace.project(tokens)
     rows, facts = [], []
     for r in reading.distances:
-        pairs = _pairs(projected, projected, r)
+        pairs = joined(projected, projected, r)
         null, fitted = _null(pairs, reading.seed, 5), gaussians_left_out(pairs)
-        rows.append([mutual_information(g, subspace.dim) - null for g in fitted])
-        facts.append([null, fitted[0].shrinkage, subspace.kept])
+        rows.append(_shared(fitted, subspace.dim) - null)
+        facts.append([null, fitted.shrinkage, subspace.kept])
     return np.array(rows), np.array(facts)
 
 

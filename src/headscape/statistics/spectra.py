@@ -131,6 +131,19 @@ def random_participation(m: int, n: int) -> float:
     return m * n / (m + n + 1)
 
 
+def _leading_energy(matrix: FloatArray) -> float:
+    """A lower bound of the largest squared singular value, by power iteration from the sum of the rows."""
+    v = matrix.sum(axis=0)
+    for _ in range(3):
+        v = matrix.T @ (matrix @ _unit(v))
+    return float(np.square(matrix @ _unit(v)).sum())
+
+
+def _unit(v: FloatArray) -> FloatArray:
+    size = float(np.linalg.norm(v))
+    return v / size if size > 0 else v
+
+
 def energy_rank(spectrum: npt.ArrayLike, share: float = 0.9) -> int:
     """How many singular values, largest first, hold a share of the energy: of a spectrum (n,) or of a matrix (m, n).
 
@@ -141,6 +154,9 @@ def energy_rank(spectrum: npt.ArrayLike, share: float = 0.9) -> int:
         raise InputError(f"a share of energy lies above 0 and up to 1, not at {share}")
     values = np.asarray(spectrum, dtype=np.float64)
     if values.ndim == 2:  # eigenvalues of the smaller Gram matrix: the squares themselves, in less time than an SVD
+        energy = np.square(values).sum()
+        if energy > 0 and _leading_energy(values) >= share * energy:  # the map of a sink
+            return 1
         wide = values if values.shape[0] <= values.shape[1] else values.T
         squares = np.maximum(np.linalg.eigvalsh(wide @ wide.T), 0.0)
     else:

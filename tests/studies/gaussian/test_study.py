@@ -24,7 +24,7 @@ from headscape.storage import read_arrays
 from headscape.studies import open_result
 from headscape.studies.gaussian.result import GaussianResult
 from headscape.studies.gaussian.study import gaussian
-from headscape.studies.gaussian.units import FACTORS, VERSIONS, Task, embedded, measure_temperature
+from headscape.studies.gaussian.units import FACTORS, VERSIONS, Task, embedded, measure_temperature, measure_version
 from watched import captured_by, samples_for
 
 
@@ -60,11 +60,35 @@ def test_spreads_by_depth_are_measured_on_content_and_in_float64_without_skip(ll
         alone, half = by_depth(model, samples, skip=False), by_depth(model, samples, skip=0.5)
     # the first layer attends alike; half of its input beside half of what it gives, as large as its input
     np.testing.assert_allclose(half[1], (half[0] + alone[1]) / 2, rtol=1e-12)
-    np.testing.assert_allclose(result.arrays["depth/skip 1/2"][1, 1], token_spread(half[1][1, 1:]), rtol=1e-12)
+    np.testing.assert_allclose(result.arrays["depth/skip 1/2"][1, 1], token_spread(half[1][1, 1:]), rtol=1e-6)
     assert result.arrays["divergence/trained"].shape == (3, 6, 2) and result.arrays["divergence/no skip"].shape[1] == 1
     states = by_depth(model, samples)
     np.testing.assert_allclose(result.arrays["depth/trained"][1, 2], token_spread(states[2][1, 1:]), rtol=1e-6)
     assert result.arrays["floor/no skip"][0] == 256 * 2**-52 and result.arrays["floor/trained"][0] == 256 * 2**-23
+
+
+def test_part_of_the_skip_connection_is_measured_in_float64_where_spreads_are_small(llama, tmp_path, monkeypatch):
+    model, _, result = llama
+    assert result.arrays["floor/skip 1/2"][0] == 256 * 2**-23 and result.arrays["depth/skip 1/2"][..., 0].min() > 0.01
+    task = Task(model, captured_by(model), "decoder", 5, slice(1, None), 0, 1)
+    monkeypatch.setattr("headscape.studies.gaussian.units.CLEAR", 1e6)
+    measure_version(tmp_path / "half", task, {"skip": 0.5})
+    found = read_arrays(tmp_path / "half")[0]
+    with in_double(model):
+        half = by_depth(model, samples_for(model, 5, 48, seed=3), skip=0.5)
+    np.testing.assert_allclose(found["depth"][1, 1], token_spread(half[1][1, 1:]), rtol=1e-12)
+    assert found["floor"][0] == 256 * 2**-52
+    for name, part in (("depth", "depth"), ("position", "position"), ("divergence", "divergence")):
+        np.testing.assert_allclose(result.arrays[f"{name}/skip 1/2"], found[part], rtol=1e-4)
+
+
+def test_the_model_by_depth_is_the_same_in_a_pass_of_its_own(llama, tmp_path):
+    """The slow twin of what the pass through the layers measures beside them."""
+    model, _, result = llama
+    measure_version(tmp_path / "own", Task(model, captured_by(model), "decoder", 5, slice(1, None), 0, 1), {})
+    found = read_arrays(tmp_path / "own")[0]
+    for name in ("depth", "position", "divergence"):
+        np.testing.assert_allclose(result.arrays[f"{name}/trained"], found[name], rtol=1e-4, atol=1e-6)
 
 
 def test_embeddings_are_taken_at_the_scale_that_the_model_uses():

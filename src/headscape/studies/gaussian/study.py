@@ -26,7 +26,7 @@ from headscape.runs import Run
 from headscape.statistics.alignment import leading_directions
 from headscape.statistics.cosines import cosines
 from headscape.statistics.layer import COLUMNS, Reading
-from headscape.storage import read_arrays
+from headscape.storage import read_arrays, write_arrays
 from headscape.studies.gaussian.layer import State, measure_layer, measure_state
 from headscape.studies.gaussian.result import GaussianResult
 from headscape.studies.work.folder import Folder, study_folder
@@ -257,8 +257,9 @@ class _Study:
         n_depth = len(self._stored(0)) if model is None and "hidden" in self.captured.kept else 0
         n_depth = n_depth if model is None else 1 + len(numbers)
         depths = [self.unit(f"{prefix}state-{depth:04d}", model) for depth in range(n_depth)]
+        beside = [] if model is None else self._beside(model)
         steps = self.work.stage(f"measuring {prefix}layers", len(layers) + len(depths))
-        if all(path.exists() for path in (*layers.values(), *depths)):
+        if all(path.exists() for path in (*layers.values(), *depths, *beside)):
             for _ in (*layers, *depths):
                 steps.one()
         else:
@@ -297,12 +298,33 @@ class _Study:
             for depth, (state, path) in enumerate(zip(states, depths, strict=True)):
                 measured.add(f"{prefix}state {depth}", path, State(depth, state))
 
+    def _beside(self, model: Model) -> list[Path]:
+        """Files that the pass through the layers writes for others: the model as it is by depth, and what its head reads."""
+        version = [self._version(model, {})] if _one_stack(model) is None else []
+        return [*version, *([self._last(model)] if model.task == "causal-lm" else [])]
+
+    def _version(self, model: Model, options: Mapping[str, Any]) -> Path:
+        return self.unit("depth-divergence", model, options)
+
+    def _last(self, model: Model) -> Path:
+        return self.unit("last", model)
+
     def _watched(self, model: Model, take: Callable[[LayerData], None]) -> list[Array]:
         from headscape.attention.threads import torch_threads
-        from headscape.attention.watching import watch_layers
+        from headscape.attention.watching import precision, watch_layers
+        from headscape.studies.gaussian.units import FEWER, Version
 
+        version = Version(self.asked.reading.content, self.facts["seed"], {})
+        follow = version.add if _one_stack(model) is None else None
         with torch_threads(self.work.asked_threads or free_threads()):
-            return watch_layers(model, self.asked.samples, self.facts["block"], take) or []
+            watched = watch_layers(model, self.asked.samples, self.facts["block"], take, follow)
+        if follow is not None:
+            version.write(self._version(model, {}), precision(model))
+        if model.task == "causal-lm":
+            if watched.last is None:
+                raise HeadscapeError(f"{model.source} does not return what its output head reads")
+            write_arrays(self._last(model), {"last": watched.last[:FEWER]})
+        return watched.states or []
 
     def _captured(self, layers: Mapping[int, Path], take: Callable[[LayerData], None]) -> list[Array]:
         batches = [self.captured.batch(i) for i in range(self.facts["batches"])]
@@ -317,21 +339,15 @@ class _Study:
         self, models: Mapping[str, Model], tasks: Mapping[str, Task], work: Work, left_out: list[str]
     ) -> dict[str, Array]:
         """Spread of the tokens by depth for every version: arrays depth/NAME, position/NAME, floor/NAME."""
-        from headscape.attention.watching import layers_and_outputs
         from headscape.studies.gaussian.units import VERSIONS, measure_version
 
-        try:
-            layers_and_outputs(models["model"])
-        except InputError as error:
-            left_out.append(f"versions by depth: {error}")
+        if (why := _one_stack(models["model"])) is not None:
+            left_out.append(f"versions by depth: {why}")
             return {}
         versions = [(name, "model", options) for name, options in VERSIONS.items()]
         if "control" in models:
             versions += [("random weights", "control", {}), ("random weights, no skip", "control", {"skip": False})]
-        units = {
-            name: (self.unit("depth-divergence", models[one], options), tasks[one], options)
-            for name, one, options in versions
-        }
+        units = {name: (self._version(models[one], options), tasks[one], options) for name, one, options in versions}
         run_units(measure_version, units, work, work.stage("versions by depth", len(units)))
         found = {name: read_arrays(unit[0])[0] for name, unit in units.items()}
         return {f"{what}/{name}": array for name, arrays in found.items() for what, array in arrays.items()}
@@ -345,9 +361,20 @@ class _Study:
         if model.task != "causal-lm":
             left_out.append(f"the model's own next tokens: {model.source} predicts none")
         path = self.unit("tokens", model)
-        run_units(measure_tokens, {"tokens": (path, task)}, work, work.stage("tokens", 1))
+        run_units(measure_tokens, {"tokens": (path, task, self._last(model))}, work, work.stage("tokens", 1))
         arrays, said = read_arrays(path)
         return arrays, json.loads(said["neighbours"])
+
+
+def _one_stack(model: Model) -> InputError | None:
+    """Why a model has no versions by depth, if it has none."""
+    from headscape.attention.watching import layers_and_outputs
+
+    try:
+        layers_and_outputs(model)
+    except InputError as error:
+        return error
+    return None
 
 
 def _directions(model: Model, block: str) -> dict[int, dict[str, Array]]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -17,19 +16,19 @@ from headscape.attention.models import Model
 from headscape.attention.replacing import Intervention, effect_unit
 from headscape.attention.samples import Sample, replayed
 from headscape.attention.sending import Named, received
-from headscape.attention.sites import run
-from headscape.attention.watching import by_depth, in_double, precision
+from headscape.attention.watching import by_depth, headed, in_double, precision
 from headscape.captures import Capture, open_capture
 from headscape.errors import InputError
 from headscape.geometry.diffusion import one_blas_thread
 from headscape.statistics.embeddings import TOP, describe_embeddings, mixtures, neighbour_rows, one_gram
 from headscape.statistics.left_out import folds
 from headscape.statistics.mixture import position_divergence, position_share, token_spread
-from headscape.storage import write_arrays
+from headscape.storage import read_arrays, write_arrays
 
 __all__ = [
     "VERSIONS",
     "Task",
+    "Version",
     "embedded",
     "ids_of",
     "inputs_of",
@@ -109,22 +108,50 @@ def measure_version(path: Path, task: Task, options: Mapping[str, Any]) -> None:
     And the divergence of positions and its null (n_depth, n_fold, 2) of some versions: of all inputs, of the model
     itself also with each left out.
 
-    Without skip connections spreads decay by orders of magnitude; those versions are computed in float64.
+    Without skip connections spreads decay by orders of magnitude; those versions are computed in float64, and those
+    with part of the skip connection where their spreads come near the precision of the model.
     """
-
-    def measure(state: Array) -> tuple[list[Any], float, Array]:
-        tokens = state[:, task.content].astype(float)
-        apart = _divergence(tokens, task.seed, not options) if options in _DIVERGING else np.full((1, 2), np.nan)
-        return [token_spread(x) for x in tokens], position_share(tokens) if len(tokens) > 1 else float("nan"), apart
-
+    skip = options.get("skip", True)
     with received(task.model, task.threads) as model, one_blas_thread():
         samples = inputs_of(model, open_capture(task.source), task.block, min(FEWER, task.n))
-        with nullcontext() if options.get("skip", True) is True else in_double(model):
-            found = by_depth(model, samples, measure, **options)
-            floor = precision(model)
-    spread, position, apart = (np.array([one[part] for one in found]) for part in range(3))
-    arrays = {"depth": spread.swapaxes(0, 1), "position": position, "floor": np.array([floor]), "divergence": apart}
-    write_arrays(path, arrays)
+        version = Version(task.content, task.seed, options)
+        if skip is not False:
+            by_depth(model, samples, version.add, **options)
+        if skip is False or (skip is not True and version.least < CLEAR * precision(model)):
+            version = Version(task.content, task.seed, options)
+            with in_double(model):
+                by_depth(model, samples, version.add, **options)
+                version.write(path, precision(model))
+        else:
+            version.write(path, precision(model))
+
+
+class Version:
+    """Collects what is measured of a version of the model (`options`), state by state."""
+
+    def __init__(self, content: slice, seed: int, options: Mapping[str, Any]) -> None:
+        self.content, self.seed, self.options = content, seed, options
+        self.found: list[tuple[list[Any], float, Array]] = []
+
+    def add(self, state: Array) -> None:
+        """The next state (n_input, n_token, dim), of which the first inputs are used."""
+        tokens = state[:FEWER, self.content].astype(float)
+        with one_blas_thread():
+            whole = not self.options
+            apart = _divergence(tokens, self.seed, whole) if self.options in _DIVERGING else np.full((1, 2), np.nan)
+            share = position_share(tokens) if len(tokens) > 1 else float("nan")
+            self.found.append(([token_spread(x) for x in tokens], share, apart))
+
+    @property
+    def least(self) -> float:
+        """The smallest spread of the tokens of an input at any depth."""
+        return min(float(spread.residual) for spreads, *_ in self.found for spread in spreads)
+
+    def write(self, path: Path, floor: float) -> None:
+        """The file of `measure_version`."""
+        spread, position, apart = (np.array([one[part] for one in self.found]) for part in range(3))
+        arrays = {"depth": spread.swapaxes(0, 1), "position": position, "floor": np.array([floor]), "divergence": apart}
+        write_arrays(path, arrays)
 
 
 _DIVERGING: tuple[dict[str, Any], ...] = ({}, {"skip": False}, {"skip": 0.5})
@@ -139,6 +166,8 @@ def _divergence(tokens: Array, seed: int, left_out: bool) -> Array:
         return np.full((len(folds(len(tokens))) if left_out else 1, 2), np.nan)
 
 
+CLEAR = 100.0
+"""A spread this many times the numerical precision is measured to a percent or better."""
 FACTORS = (0.5, 2.0)
 """On the scores of one head: flatter, sharper."""
 TEMPERED = 4
@@ -157,8 +186,8 @@ def measure_temperature(path: Path, task: Task) -> None:
     write_arrays(path, {"temperature/changes": np.array(changes)}, {"unit": unit})
 
 
-def measure_tokens(path: Path, task: Task) -> None:
-    """A unit: embeddings beside random vectors, and the mixtures of likely next tokens."""
+def measure_tokens(path: Path, task: Task, last: Path) -> None:
+    """A unit: embeddings beside random vectors, and the mixtures of likely next tokens; `last` holds what the head reads."""
     with received(task.model, task.threads) as model, one_blas_thread():
         samples = inputs_of(model, open_capture(task.source), task.block, task.n)
         ids, table, tokenizer = ids_of(model, samples, task.block), embedded(model), model.tokenizer
@@ -168,17 +197,18 @@ def measure_tokens(path: Path, task: Task) -> None:
         rows = [] if tokenizer is None else neighbour_rows(table, ids, lambda i: str(tokenizer.decode([i])).strip())
         sources = {"1-gram": one_gram(ids, FEWER)} if task.n > 1 else {}
         if model.task == "causal-lm":
-            sources["model"] = [_likely_next(model, sample) for sample in samples[:FEWER]]
+            states = read_arrays(last)[0]["last"]
+            sources["model"] = [_likely_next(model, *one) for one in zip(samples, states, strict=False)]
         for name, likely in sources.items():
             facts, spectra = mixtures(likely, ids, table, task.content)
             found |= {f"next/{name}/facts": facts, f"next/{name}/spectrum": spectra}
     write_arrays(path, found, {"neighbours": json.dumps(rows)})
 
 
-def _likely_next(model: Model, sample: Sample) -> tuple[Array, Array]:
+def _likely_next(model: Model, sample: Sample, last: Array) -> tuple[Array, Array]:
     """The model's likeliest next tokens at every position: ids and probabilities (n_token, TOP)."""
     with torch.no_grad():
-        logits = run(model, sample.arguments).logits[0].float()
+        logits = headed(model, sample, last)[0].float()
         best = torch.topk(logits, TOP, dim=-1)
         probs = (best.values - torch.logsumexp(logits, dim=-1, keepdim=True)).exp()
     return best.indices.cpu().numpy(), probs.double().cpu().numpy()

@@ -23,7 +23,7 @@ from headscape.attention.sites import run
 from headscape.attention.weights import check_changeable, check_weights, parts_of, select_parts
 from headscape.errors import InputError
 from headscape.geometry.diffusion import one_blas_thread
-from headscape.statistics.cosines import cosines, rank_correlations
+from headscape.statistics.cosines import PermutedCosines, cosines, rank_correlations
 from headscape.statistics.edits import edited, flatten, randomise, scale_spectra, truncate
 from headscape.statistics.maps import distance_map, row_entropy, uniform_map
 from headscape.storage import read_arrays, write_arrays
@@ -197,7 +197,9 @@ def _measured(model: Model, version: Version, text: Text, solved: Text, task: Ta
     if version.name in ("trained", "random weights"):
         cosine = cosines(vectors_of(model, ids))
         tests = [
-            rank_correlations(maps.mean[:, start:, start:], cosine[start:, start:], task.permutations, task.seed)
+            rank_correlations(
+                maps.mean[:, start:, start:], PermutedCosines(cosine[start:, start:], task.permutations, task.seed)
+            )
             for start in (0, 1)
         ]
         columns = [column for test in tests for column in (test.rho, test.partial[:, 0], test.p)]
