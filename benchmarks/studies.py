@@ -5,6 +5,10 @@
 Each version captures the model by itself (formats differ) and runs the study as a command, one thread, without the model
 for softmax: what is timed there is a head's decomposition. CPU seconds of the whole command, start-up included, which hardly
 feel other work on the machine.
+
+The gaussian study of version 0.1 had fewer rows: six versions of the model, all in float32, on four inputs; maps and cosines
+of three inputs; no chain, no divergence of positions. Beside the study as it is, this version is timed with those rows; what
+stays more are intervals (every number is taken again with each input left out) and float64 without skip connections.
 """
 
 from __future__ import annotations
@@ -13,6 +17,7 @@ import argparse
 import csv
 import os
 import resource
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -21,33 +26,44 @@ from pathlib import Path
 from _timing import table
 
 HERE = Path(__file__).parents[1] / "src"
+OLD_ROWS = """
+from headscape.statistics import layer
+from headscape.studies.gaussian import units
+units.FEWER, units._DIVERGING, layer.COMPARED, layer.PERMUTATIONS = 4, (), 3, 199
+for name in ("skip 1/2", "skip 9/10"):
+    del units.VERSIONS[name]
+layer._chain_rows = layer._data_rows = lambda *_: None
+"""
+"""Leaves this version the rows of version 0.1."""
 
 
-def seconds(source: Path, arguments: list[str]) -> float:
-    """CPU seconds of a command of the version in `source`."""
+def seconds(source: Path, arguments: list[str], before: str = "") -> float:
+    """CPU seconds of a command of the version in `source`, after some lines of Python."""
     threads = {f"{name}_NUM_THREADS": "1" for name in ("OMP", "MKL", "OPENBLAS", "NUMBA")}
-    before = resource.getrusage(resource.RUSAGE_CHILDREN)
+    start = resource.getrusage(resource.RUSAGE_CHILDREN)
     # version 0.1 has no headscape.__main__
-    command = [sys.executable, "-c", "from headscape.cli import main; main()", *arguments, "--quiet"]
+    command = [sys.executable, "-c", f"{before}\nfrom headscape.cli import main; main()", *arguments, "--quiet"]
     subprocess.run(
         command, env=os.environ | threads | {"PYTHONPATH": str(source)}, stdout=subprocess.DEVNULL, check=True
     )
     after = resource.getrusage(resource.RUSAGE_CHILDREN)
-    return after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+    return after.ru_utime + after.ru_stime - start.ru_utime - start.ru_stime
 
 
-def measured(source: Path, given: argparse.Namespace, run: Path) -> dict[str, float]:
-    """CPU seconds of both studies."""
+def measured(source: Path, given: argparse.Namespace, run: Path, before: str) -> dict[str, float]:
+    """CPU seconds of both studies, and of gaussian after the lines `before`."""
     size = ["--tokens", str(given.tokens), "--batches", str(given.batches)]
     seconds(source, ["capture", given.model, *size, "--keep", "probs,scores", "--out", str(run)])
     heads = ",".join(f"{given.block}.0.{head}" for head in range(given.heads))
     few = ["--batches", str(min(2, given.batches))]
     start = seconds(source, ["softmax", str(run), "--heads", f"{given.block}.0.0", *few, "--no-model"])
     softmax = seconds(source, ["softmax", str(run), "--heads", heads, *few, "--no-model"])
+    what = f"gaussian, {given.model}, {given.batches} inputs of {given.tokens} tokens"
+    whole = seconds(source, ["gaussian", str(run)])
+    shutil.rmtree(run / "gaussian")
     return {
-        f"gaussian, {given.model}, {given.batches} inputs of {given.tokens} tokens": seconds(
-            source, ["gaussian", str(run)]
-        ),
+        what: whole,
+        f"{what}, rows of version 0.1": seconds(source, ["gaussian", str(run)], before) if before else whole,
         f"softmax, each of {given.heads} heads of a layer": (softmax - start)
         / (given.heads - 1)
         / min(2, given.batches),
@@ -65,8 +81,8 @@ def main() -> None:
     parser.add_argument("--out", type=Path, help="keep the table as a CSV file")
     given = parser.parse_args()
     with tempfile.TemporaryDirectory() as place:
-        old = measured(given.beside.resolve(), given, Path(place) / "old")
-        new = measured(HERE, given, Path(place) / "new")
+        old = measured(given.beside.resolve(), given, Path(place) / "old", "")
+        new = measured(HERE, given, Path(place) / "new", OLD_ROWS)
     header = ["what", "CPU s before", "CPU s now", "ratio"]
     rows = [[what, f"{old[what]:.2f}", f"{new[what]:.2f}", f"{old[what] / new[what]:.2f}"] for what in new]
     print(table(header, rows))
