@@ -138,7 +138,8 @@ class Captions:
 def _sizes(data: Mapping[str, Any]) -> str:
     """How many inputs the intervals of a figure rest on, as the parts with intervals say it by "n"."""
     parts = [data, *data.get("series", ())]
-    found = sorted({int(n) for part in parts if "low" in part for n in np.atleast_1d(part.get("n", []))})
+    counts = [int(n) for part in parts if "low" in part for n in np.atleast_1d(part.get("n", []))]
+    found = sorted({n for n in counts if n})  # a formula beside them has none
     if not found:
         return ""
     return f" n = {found[0]}." if len(found) == 1 else f" n = {found[0]} to {found[-1]}."

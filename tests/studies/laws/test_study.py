@@ -52,6 +52,7 @@ def test_it_comes_back_from_disk_and_every_figure_has_its_words(result, tmp_path
     again = LawsResult.load(tmp_path)
     assert again.to_frame().equals(result.to_frame())
     assert [f.id for f in again.figures()] == ["laws", "slerp", "entropy", "ratio", "angles", "bound", "traces"]
+    assert again.figures()[3].read.endswith(" n = 20.")  # bars of formulas rest on no draws
 
 
 def test_what_cannot_be_drawn_is_refused():

@@ -72,7 +72,7 @@ def _rate(r: CompressResult) -> Finding:
         verdict = cannot_tell(f"nothing is promised: the exponent {promised} is not above 0", own)
     others = ", ".join(f"{way} {r.rates[way].mean():.2f}" for way in ("organized", "natural", "permuted", "svd"))
     rest = f"""
-        : with the k largest supports the error falls as k to the power -{own}; the median head's mixed Hoelder exponent,
-        which promises that power up to logarithms, is {promised}. The other rates are {others}.
+        : with the k largest supports the error falls as k^-a with a = {own}; the median head's mixed Hoelder exponent,
+        which promises that a up to logarithms, is {promised}. The other rates are {others}.
     """
     return on_claim("compress.rate", verdict, rest, "map-error")
