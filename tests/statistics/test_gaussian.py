@@ -220,6 +220,19 @@ def test_marginal_and_sample():
     np.testing.assert_allclose(flat[:, 0], flat[:, 1], atol=1e-7)
 
 
+def test_draws_do_not_turn_over_with_the_signs_of_eigenvectors(monkeypatch):
+    A = np.random.default_rng(5).normal(size=(4, 4))
+    p = G.Gaussian(np.arange(4.0), A @ A.T)
+    draws, plain = p.sample(50), np.linalg.eigh
+
+    def turned(S):
+        values, vectors = plain(S)
+        return values, vectors * [1, -1, -1, 1]
+
+    monkeypatch.setattr(np.linalg, "eigh", turned)
+    np.testing.assert_allclose(p.sample(50), draws, atol=1e-12)
+
+
 def test_determinants_at_once_are_those_one_by_one():
     rng = np.random.default_rng(3)
     S = np.stack([A @ A.T for A in rng.normal(size=(4, 5, 5)) * [[[1e-6]], [[1]], [[1e6]], [[1]]]])

@@ -81,7 +81,7 @@ class Gaussian:
     def sample(self, n: int, random_state: int = 0) -> Array:
         """Draw n points, (n, dim); the covariance may be singular."""
         values, vectors = np.linalg.eigh(self.covariance)
-        root = vectors * np.sqrt(np.maximum(values, 0))
+        root = _signed(vectors) * np.sqrt(np.maximum(values, 0))  # or rounding would turn the draws over
         drawn = np.random.default_rng(random_state).standard_normal((n, self.dim))
         return np.asarray(self.mean + drawn @ root.T)
 
@@ -271,6 +271,11 @@ def linear_map(p: Gaussian, L: npt.ArrayLike, offset: npt.ArrayLike = 0.0) -> Ga
     )
 
 
+def _signed(vectors: Array) -> Array:
+    """Eigenvectors (columns) with the sign that makes the largest entry positive."""
+    return np.asarray(vectors * np.sign(vectors[np.abs(vectors).argmax(axis=0), np.arange(vectors.shape[1])]))
+
+
 @dataclass(frozen=True, eq=False)
 class Subspace:
     """The principal components of some samples: rows of `basis` (n_component, dim), and the share of variance `kept`."""
@@ -304,6 +309,5 @@ def principal_subspace(samples: npt.ArrayLike, n_components: int = 32) -> Subspa
     if not rank:
         raise InputError(f"the {len(X)} samples are all equal: they span no subspace")
     k = min(n_components, rank, len(X) - 1)
-    basis = vectors[:, :k].T
-    basis *= np.sign(basis[np.arange(k), np.abs(basis).argmax(axis=1)])[:, None]  # the largest entry is positive
+    basis = _signed(vectors[:, :k]).T
     return Subspace(mean, basis, min(1.0, float(values[:k].sum() / np.trace(covariance))))
