@@ -6,10 +6,11 @@ import torch
 
 import headscape as hs
 import zoo
+from headscape.attention.depth import by_depth, in_double, precision
 from headscape.attention.models import wrap_module
 from headscape.attention.samples import Sample
 from headscape.attention.sites import run
-from headscape.attention.watching import by_depth, headed, in_double, precision, watch_layers
+from headscape.attention.watching import headed, watch_layers
 from headscape.attention.weights import parts_of, read, read_bias
 from headscape.statistics.gaussian import fit_gaussian, linear_map
 from headscape.statistics.mixture import token_spread

@@ -7,12 +7,12 @@ from scipy.stats import spearmanr
 from headscape.attention.layers import LayerData
 from headscape.statistics.bilinear import form_moments, measured_moments, pooled_moments
 from headscape.statistics.cosines import cosines
+from headscape.statistics.fixed_weights import with_fixed_weights
 from headscape.statistics.gaussian import fit_gaussian
 from headscape.statistics.layer import (
     COLUMNS,
     FACTS,
     Reading,
-    _with_fixed_weights,
     information_at_distances,
     layer_table,
     present_offsets,
@@ -104,7 +104,7 @@ def test_offsets_go_both_ways_without_a_causal_mask():
 def test_fixed_weights_by_fold_are_the_mean_maps_of_the_others(n_input):
     rng = np.random.default_rng(n_input)
     P, V = rng.dirichlet(np.ones(7), size=(n_input, 4)), rng.normal(size=(n_input, 7, 3))
-    found = list(_with_fixed_weights(P, V))
+    found = list(with_fixed_weights(P, V))
     assert len(found) == (n_input + 1 if n_input > 1 else 1)
     for fold, outputs in enumerate(found):
         kept = [i for i in range(n_input) if i != fold - 1]
@@ -115,12 +115,12 @@ def test_fixed_weights_by_fold_are_the_mean_maps_of_the_others(n_input):
 
 
 def test_keys_that_a_causal_map_hides_are_left_out_of_no_sum(monkeypatch):
-    monkeypatch.setattr("headscape.statistics.layer.QUERIES", 3)
+    monkeypatch.setattr("headscape.statistics.fixed_weights.QUERIES", 3)
     rng = np.random.default_rng(0)
     P, V = rng.dirichlet(np.ones(11), size=(4, 11)) * np.tri(11), rng.normal(size=(4, 11, 3))
     for content in (slice(0, 11), slice(1, 9)):
         for block, whole in zip(
-            _with_fixed_weights(P[:, content], V, content.start), _with_fixed_weights(P[:, content], V), strict=True
+            with_fixed_weights(P[:, content], V, content.start), with_fixed_weights(P[:, content], V), strict=True
         ):
             np.testing.assert_allclose(block, whole, atol=1e-12)
 

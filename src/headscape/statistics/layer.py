@@ -5,10 +5,10 @@ Everything is measured on all inputs together, and again with each input left ou
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -25,6 +25,7 @@ from headscape.statistics.bilinear import (
     pooled,
 )
 from headscape.statistics.cosines import PermutedCosines, RankCorrelations, rank_correlations
+from headscape.statistics.fixed_weights import Sums, moments_off, with_fixed_weights
 from headscape.statistics.gaussian import log_determinants, principal_subspace
 from headscape.statistics.left_out import (
     Fits,
@@ -36,7 +37,7 @@ from headscape.statistics.left_out import (
     pairs_left_out,
     without,
 )
-from headscape.statistics.mixture import energy_rank, relative_difference
+from headscape.statistics.mixture import energy_rank
 from headscape.statistics.tokens import pair_information
 
 __all__ = ["COLUMNS", "FACTS", "Reading", "information_at_distances", "layer_table", "present_offsets"]
@@ -50,8 +51,7 @@ N_COMPONENTS = 32
 COMPARED = 8
 """Inputs on which singular values are taken and attention is compared with cosines."""
 PERMUTATIONS = 99
-QUERIES = 64
-"""Queries of a causal map whose outputs are one product of matrices."""
+
 
 _MOMENTS = Moments._fields
 COLUMNS = (
@@ -200,11 +200,11 @@ def _after_rows(data: LayerData, reading: Reading, head: int) -> list[Row]:
     probs, content = data.probs[:, head].astype(float), reading.content
     parts = {"values": values[:, content], "measured": data.outputs[:, head, content].astype(float)}
     rows: list[Row] = []
-    measured = _Sums.of(parts["measured"])
+    measured = Sums.of(parts["measured"])
     first = content.start if reading.causal else None
-    for fold, fixed in enumerate(_with_fixed_weights(probs[:, content], values, first)):
+    for fold, fixed in enumerate(with_fixed_weights(probs[:, content], values, first)):
         kept = without(np.arange(n_input), fold)
-        rows.append(_moments_off(measured, kept, _Sums.of(fixed)) if len(fixed) > 1 else {})
+        rows.append(moments_off(measured, kept, Sums.of(fixed)) if len(fixed) > 1 else {})
         if fold == 0 and n_input > 1:
             parts["propagated"] = fixed
     tokens = parts["values"]
@@ -216,67 +216,6 @@ def _after_rows(data: LayerData, reading: Reading, head: int) -> list[Row]:
         for row, more in zip(rows, _information(name, subspace.project(found), reading.seed), strict=False):
             row |= more | {"variance_kept": subspace.kept}
     return rows
-
-
-def _with_fixed_weights(probs: Array, values: Array, first: int | None = None) -> Iterator[Array]:
-    """By fold, outputs (n_input, n_query, dim) had each input been given the mean map of the others in the fold.
-
-    Of probs (n_input, n_query, n_key) and values (n_input, n_key, dim). Every map is applied to every input once; where
-    maps are causal, `first` is the position of the first query, and keys that no query of a block sees are left out.
-    """
-    n_input, n_query, n_key = probs.shape
-    side_by_side = np.concatenate(values, axis=1)
-    each = np.empty((n_input, n_query, n_input, values.shape[-1]))  # maps, queries, inputs
-    for start in range(0, n_query, QUERIES):
-        rows = probs[:, start : start + QUERIES]
-        seen = n_key if first is None else first + start + rows.shape[1]
-        product = rows[..., :seen].reshape(-1, seen) @ side_by_side[:seen]
-        each[:, start : start + QUERIES] = product.reshape(*rows.shape[:2], n_input, -1)
-    each = np.ascontiguousarray(each.swapaxes(1, 2))
-    others = each.sum(axis=0) - each[np.arange(n_input), np.arange(n_input)]
-    for fold in folds(n_input):
-        left = others - each[fold - 1] if fold else others
-        yield without(left, fold) / max(n_input - 1 - (fold > 0), 1)
-
-
-class _Sums(NamedTuple):
-    """What covariances of tokens (n_input, n, dim) need: the tokens, and the sum of squares (n_input, dim, dim) of each."""
-
-    tokens: Array
-    squares: Array
-
-    @classmethod
-    def of(cls, tokens: Array) -> _Sums:
-        return cls(tokens, tokens.swapaxes(1, 2) @ tokens)
-
-    def mean(self, kept: Array) -> Array:
-        """Mean (n, dim) over some of the inputs."""
-        return np.asarray(self.tokens[kept].mean(axis=0))
-
-    def covariance(self, kept: Array) -> Array:
-        """Covariance (dim, dim) of some of the inputs, about the mean of each position (`_centred`)."""
-        n_input, n = len(kept), self.tokens.shape[1]
-        whole = self.squares[kept].sum(axis=0)
-        if n_input < 2:
-            return np.asarray(whole / n)
-        mean = self.mean(kept)
-        return np.asarray((whole - n_input * (mean.T @ mean)) / ((n_input - 1) * n))
-
-
-def _moments_off(measured: _Sums, kept: Array, propagated: _Sums) -> Row:
-    """How far the propagated moments are from those measured of the inputs `kept`."""
-    every = np.arange(len(kept))
-    S, S_p = measured.covariance(kept), propagated.covariance(every)
-    trace = float(np.trace(S))
-    found = {
-        "mean_off": relative_difference(propagated.mean(every), measured.mean(kept)),
-        "covariance_off": relative_difference(S_p, S),
-        "trace_ratio": float(np.trace(S_p)) / trace if trace else float("nan"),
-    }
-    if len(kept) > 3:  # each half has a mean of its own
-        halves = [measured.covariance(kept[start::2]) for start in (0, 1)]
-        found["covariance_halves"] = relative_difference(*halves)
-    return found
 
 
 def _information(name: str, tokens: Array, seed: int) -> list[Row]:

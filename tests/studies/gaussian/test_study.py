@@ -10,11 +10,12 @@ from typer.testing import CliRunner
 
 import headscape as hs
 import zoo
+from headscape.attention.depth import by_depth, in_double
 from headscape.attention.intervene import scale_scores
 from headscape.attention.loss import task_loss, tasks_of
 from headscape.attention.models import wrap_module
 from headscape.attention.samples import Sample, replayed
-from headscape.attention.watching import by_depth, in_double, watch_layers
+from headscape.attention.watching import watch_layers
 from headscape.captures import Capture
 from headscape.cli import gaussian as command
 from headscape.cli.shared import app

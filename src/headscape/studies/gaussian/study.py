@@ -310,8 +310,9 @@ class _Study:
         return self.unit("last", model)
 
     def _watched(self, model: Model, take: Callable[[LayerData], None]) -> list[Array]:
+        from headscape.attention.depth import precision
         from headscape.attention.threads import torch_threads
-        from headscape.attention.watching import precision, watch_layers
+        from headscape.attention.watching import watch_layers
         from headscape.studies.gaussian.units import FEWER, Version
 
         version = Version(self.asked.reading.content, self.facts["seed"], {})
@@ -368,7 +369,7 @@ class _Study:
 
 def _one_stack(model: Model) -> InputError | None:
     """Why a model has no versions by depth, if it has none."""
-    from headscape.attention.watching import layers_and_outputs
+    from headscape.attention.depth import layers_and_outputs
 
     try:
         layers_and_outputs(model)

@@ -12,11 +12,12 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
+from headscape.attention.depth import by_depth, in_double, precision
 from headscape.attention.models import Model
 from headscape.attention.replacing import Intervention, effect_unit
 from headscape.attention.samples import Sample, replayed
 from headscape.attention.sending import Named, received
-from headscape.attention.watching import by_depth, headed, in_double, precision
+from headscape.attention.watching import headed
 from headscape.captures import Capture, open_capture
 from headscape.errors import InputError
 from headscape.geometry.diffusion import one_blas_thread
