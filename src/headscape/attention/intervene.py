@@ -1,4 +1,4 @@
-"""Change a model for the time of a block: remove heads, scale scores, put maps in place, gate, replace softmax.
+"""Change a model inside a with block: remove heads, scale scores, put maps in place, gate, replace softmax.
 
 Every function is a context manager and leaves the model exactly as it was. Blocks nest; capture and loss inside a block
 see the changed model.
@@ -63,8 +63,8 @@ def ablate(
     Parameters
     ----------
     heads
-        `HeadId`, "decoder.3.7", or (layer, head) where there is one block. With grouped queries a query head goes
-        alone; its key and value stay for the others of the group.
+        `HeadId`, "decoder.3.7", or (layer, head) where there is one block. With grouped queries a query head is
+        removed alone; its key and value stay for the others of the group.
     how
         "zero", or "mean" with `means` from `mean_outputs`.
 
@@ -102,7 +102,7 @@ class _Means(Tap):
 def mean_outputs(
     model: Model, inputs: Any, tokens: int = 256, batches: int | None = 10, random_state: int = 0
 ) -> dict[HeadId, npt.NDArray[np.float32]]:
-    """Mean output of every head over all positions of the inputs, before the output projection: (dim,) a head.
+    """Mean output of every head over all positions of the inputs, before the output projection: (dim,) per head.
 
     >>> means = hs.mean_outputs(model, ["the cat sat on the mat"])
     >>> means[hs.HeadId("decoder", 0, 1)].shape

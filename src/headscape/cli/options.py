@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 MANY = 1_000_000
-"""No count that a command takes is larger: what is asked for by mistake is refused before anything is loaded."""
+"""The largest count a command accepts, so that a typing error is refused before anything is loaded."""
 
 Model = Annotated[str, typer.Argument(help="Bundled name, folder, .gguf file or hub id.", metavar="MODEL")]
 Run = Annotated[Path, typer.Argument(help="A run directory.", metavar="RUN")]
@@ -64,7 +64,7 @@ Scheduler = Annotated[
     str | None,
     typer.Option(
         "--scheduler",
-        help="tcp://HOST:PORT of a Dask scheduler; without, a local cluster of --jobs.",
+        help="tcp://HOST:PORT of a Dask scheduler; by default a local cluster of --jobs workers.",
     ),
 ]
 Resume = Annotated[

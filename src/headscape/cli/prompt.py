@@ -60,7 +60,7 @@ def prompt(
 
 
 def _numbers(text: str, kind: Callable[[str], Number], example: str) -> list[Number]:
-    """A list of numbers as it was typed."""
+    """A list of numbers as typed on the command line."""
     try:
         return [kind(part) for part in listed(text) or [] if part]
     except ValueError:

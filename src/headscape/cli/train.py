@@ -16,7 +16,7 @@ from headscape.errors import InputError
 
 @dataclass(frozen=True)
 class Sizes:
-    """Instead of the network's own sizes."""
+    """Sizes that replace the network's own."""
 
     panel: ClassVar[str] = "Sizes of the network"
 
@@ -32,7 +32,7 @@ class Sizes:
 
     @property
     def given(self) -> dict[str, int]:
-        """Those that were given."""
+        """The sizes that were given."""
         return {name: size for name, size in asdict(self).items() if size is not None}
 
 
@@ -66,7 +66,9 @@ class Search:
 
     panel: ClassVar[str] = "Seeds and learning rates"
 
-    seeds: Annotated[int, typer.Option(help="Runs per arm, at its learning rate.", min=1, max=1000)] = 3
+    seeds: Annotated[
+        int, typer.Option(help="Runs per arm (kind of attention), at its learning rate.", min=1, max=1000)
+    ] = 3
     rates: Annotated[str | None, typer.Option(help="Learning rates to try: 1e-3,3e-3.")] = None
     finalists: Annotated[
         int,

@@ -117,7 +117,7 @@ def to_hopfield(
 
 
 class _HiddenStates(Tap):
-    """Carries H from layer to layer of each block; layer 0 starts it anew, the last layer drops it."""
+    """Carries H from layer to layer of each block; layer 0 starts it again, the last layer drops it."""
 
     blockwise = False
 

@@ -50,5 +50,5 @@ def config_of(source: str, tokens: int) -> NetworkConfig:
 
 
 def network_of(config: NetworkConfig, attention: Attention) -> Transformer | Pretrained:
-    """The network of a configuration: drawn anew, or a trained model."""
+    """The network of a configuration: drawn at random, or a trained model."""
     return Pretrained(config, attention) if config.kind == "model" else Transformer(config, attention)

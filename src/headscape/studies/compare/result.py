@@ -1,4 +1,4 @@
-"""What a comparison found: the distances between networks, beside those of each network to itself."""
+"""What a comparison found: the distances between networks, and those of each network to itself."""
 
 from __future__ import annotations
 

@@ -114,7 +114,7 @@ class OrganizeResult(Result):
 
     @cached_property
     def null_stability(self) -> dict[str, Stability]:
-        """The same for the shuffled null: how stable heads are without knowing where they look."""
+        """The same for the shuffled null: how stable heads are if only the sharpness of their rows is known."""
         return self._stability(self.null_entropies)
 
     def _stability(self, entropies: Array) -> dict[str, Stability]:
@@ -186,7 +186,7 @@ class OrganizeResult(Result):
 
     @cached_property
     def gain(self) -> Array:
-        """Per batch, how many times the null's share of energy in the top 1 % the organized tensor reaches."""
+        """Per batch, the share of energy in the top 1 % of the organized tensor's coefficients over the null's."""
         return _ratio(self.energy[:, 0], self.null_energy[:, 0])
 
     @cached_property

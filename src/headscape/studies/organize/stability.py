@@ -1,4 +1,4 @@
-"""Stability: whether the same heads come out lowest and highest in every batch."""
+"""Stability: whether the same heads rank lowest and highest in every batch."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ FloatArray = npt.NDArray[np.float64]
 def kendall_w(values: npt.ArrayLike) -> tuple[float, float]:
     """Kendall's coefficient of concordance of rankings (n_batch, n_head), with its chi-square p; ties corrected.
 
-    1 when all batches rank alike, 1/n_batch on average when they rank at random.
+    1 if all batches give the same ranking, 1/n_batch on average for random rankings.
 
     >>> kendall_w([[1, 2, 3, 4], [1, 2, 3, 4], [1, 2, 3, 4]])[0]
     1.0

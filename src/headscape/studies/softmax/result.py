@@ -51,7 +51,7 @@ NAMES = {
 }
 
 ENOUGH = 8
-"""Inputs that a verdict needs, unless fewer were asked for."""
+"""Inputs that a verdict needs, unless fewer were requested."""
 CLOSE = 0.1
 """Relative error up to which a decomposition counts as close to softmax; also how near to 0, in nats, averages must be
 for e^average to be 1 within a tenth."""

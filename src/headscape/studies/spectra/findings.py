@@ -1,4 +1,4 @@
-"""What the spectra study says, in sentences: claims of the thesis (Wertich, 2024) about W_q, W_k and W_v, and alignment."""
+"""What the spectra study found, in sentences: claims of the thesis (Wertich, 2024) about W_q, W_k and W_v, and alignment."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 __all__ = ["findings"]
 
 SURE = 0.99
-"""How often random rotations make at most the number of heads that counts as chance."""
+"""How often random rotations give at most the number of heads that counts as chance."""
 
 
 def findings(r: SpectraResult) -> list[Finding]:
@@ -95,7 +95,7 @@ def _outliers(r: SpectraResult) -> Finding:
 
 
 def _rounding(r: SpectraResult) -> Finding:
-    """What 4-bit weights cannot say."""
+    """What 4-bit weights cannot show."""
     below = ", ".join(f"{KIND_NAMES[kind]} {r.below_rounding(kind):.0%}" for kind in r.kinds)
     text = f"""
         The smallest singular values are rounding: the weights were stored as {r.quantized}, which makes

@@ -191,7 +191,7 @@ class SpectraResult(Result):
         return float(np.mean([(own > noise).mean() for own, noise in self.beside_noise(kind, xavier)]))
 
     def findings(self) -> list[Finding]:
-        """What the thesis says of spectra, then alignment, then what was left out."""
+        """The thesis's statements about spectra, then alignment, then what was left out."""
         from headscape.studies.spectra.findings import findings
 
         return findings(self)
