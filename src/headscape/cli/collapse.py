@@ -93,7 +93,7 @@ def collapse(
     table: Table1 = Table1(),
     asked: Loading = Loading(),
 ) -> None:
-    """Measure whether tokens become alike along depth, beside random weights, shuffled inputs and four variants."""
+    """Measure whether tokens become alike along depth, compared with random weights, shuffled inputs and four variants."""
     if table.table1 == (source is not None):
         raise InputError("name a run or a model, or ask for --table1")
     if source is None:

@@ -38,7 +38,7 @@ def prompt(
     ] = None,
     asked: Choosing = Choosing(),
 ) -> None:
-    """Ask for a crossword clue by example, and show attention between words, beside random and scaled weights.
+    """Ask for a crossword clue by example, and show attention between words, compared with random and scaled weights.
 
     These are the experiments of Wertich's thesis (2024), chapter 8.
     """

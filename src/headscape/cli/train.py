@@ -132,7 +132,7 @@ def train(
     listing: Annotated[bool, typer.Option("--list", help="List the networks and stop.")] = False,
     asked: Working = Working(threads=1),
 ) -> None:
-    """Train a network with several kinds of attention and compare them on held-out data, beside baselines and controls."""
+    """Train a network with several kinds of attention and compare them on held-out data, with baselines and controls."""
     if listing:
         _list(asked.as_json)
         return

@@ -136,7 +136,7 @@ class PromptResult(Result):
         """One row per version; and per word where the number of examples was changed."""
         found = [(f"A clue for {self.targets[0]}", self.by_version())]
         if self.sweep is not None:
-            found.append(("Clues after so many examples", self.sweep.table(self.targets)))
+            found.append(("Clues by number of examples", self.sweep.table(self.targets)))
         return found
 
     def findings(self) -> list[Finding]:
