@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 class Trained:
     """Which network of a training run."""
 
-    panel: ClassVar[str] = "Of a training run"
+    panel: ClassVar[str] = "Networks of a training run"
     arm: Annotated[str, typer.Option(help="For a training run: which arm (kind of attention).")] = "standard"
     step: Annotated[
         int | None, typer.Option(help="For a training run: at which step; by default the weights that were evaluated.")

@@ -50,7 +50,6 @@ class Stability:
     bottom: npt.NDArray[np.int64]
     top: npt.NDArray[np.int64]
     overlaps_bottom: FloatArray
-    overlaps_top: FloatArray
     chance: float
     w: float
     w_p: float
@@ -64,11 +63,6 @@ class Stability:
     def always_bottom(self) -> int:
         """Heads that are in the lowest tenth of every batch."""
         return int((self.bottom == self.n_batches).sum())
-
-    @property
-    def always_top(self) -> int:
-        """Heads that are in the highest tenth of every batch."""
-        return int((self.top == self.n_batches).sum())
 
     @property
     def always_by_chance(self) -> float:
@@ -127,7 +121,6 @@ def stability(values: npt.ArrayLike, measure: str, share: float = 0.1) -> Stabil
         low.sum(axis=0),
         high.sum(axis=0),
         overlaps(low),
-        overlaps(high),
         chance,
         w,
         p,

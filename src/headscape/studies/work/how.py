@@ -5,7 +5,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol, TypedDict, Unpack
 
@@ -73,10 +73,6 @@ class Work:
     def threads(self) -> int:
         """Threads within a unit."""
         return self.engine.threads(self.asked_threads)
-
-    def quietly(self) -> Work:
-        """The same without a bar."""
-        return replace(self, progress=lambda done, total: None)
 
     def stage(self, name: str, total: int) -> Steps:
         """Begin a stage of so many steps; the bar shows its name."""
