@@ -65,7 +65,6 @@ __getattr__, __dir__ = lazy(__name__, _HOMES)
 def _render_html(result: Any) -> str:
     from headscape.report.notebook import render
     from headscape.report.showing import show_head
-    from headscape.studies.work.dask import DaskEngine
     from headscape.tensor import AttentionHead
 
     return show_head(result) if isinstance(result, AttentionHead) else render(result)
