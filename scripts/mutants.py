@@ -154,12 +154,14 @@ def draw(n: int, seed: int, only: str) -> list[Mutant]:
 
 
 def stages_of(file: str) -> list[tuple[list[str], str]]:
-    """The tests of a module, cheapest first: its doctests and own files, then its folder; quick ones before slow ones."""
+    """The tests of a module: its doctests and own files, then those of its folder that name it most; quick ones first."""
     folder, name = (ROOT / "tests" / file).parent, Path(file).stem
     found = sorted(folder.rglob("test_*.py") if "/" in file else folder.glob("test_*.py"))
     own = [str(path.relative_to(ROOT)) for path in found if path.stem == f"test_{name}"]
-    others = [str(path.relative_to(ROOT)) for path in found if path.stem != f"test_{name}"]
-    groups = [[f"src/headscape/{file}", *own], others]
+    others = sorted(
+        (path for path in found if path.stem != f"test_{name}"), key=lambda path: -path.read_text().count(name)
+    )
+    groups = [[f"src/headscape/{file}", *own], [str(path.relative_to(ROOT)) for path in others]]
     return [(group, speed) for group in groups if group for speed in LIMITS]
 
 
@@ -218,7 +220,7 @@ def main() -> None:
     parser.add_argument("-n", type=int, default=100, help="how many")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--only", default="", help=f"{', '.join(ROOMS)}; or a file, or FILE:LINE")
-    parser.add_argument("--quick", action="store_true", help="leave out the slow tests")
+    parser.add_argument("--quick", action="store_true", help="leave out the slow tests; survivors are not kept")
     parser.add_argument("--kept", type=Path, help="file of what was tried so far, read and added to")
     parser.add_argument("--minutes", type=float, default=math.inf, help="begin no mutant after that time")
     options = parser.parse_args()
@@ -243,7 +245,7 @@ def main() -> None:
                 fate = "killed" if killer else "survived"
                 print(f"{fate} {killer}\n{mutant}\n", flush=True)
                 kept[mutant.key] = f"{fate} {killer}"
-                if options.kept:
+                if options.kept and (killer or not options.quick):
                     with open(options.kept, "a") as file:
                         file.write(f"{fate} {killer}\n{mutant.key}\n\n")
             fates[fate].append(mutant)
