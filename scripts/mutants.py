@@ -1,7 +1,8 @@
 """Mutants: change one small thing in the source, and see whether a test notices.
 
 The sample is seeded and takes a mutant from each room in turn. A mutant is tested in a copy of the tree: first by its
-module's doctests and tests/ROOM/test_MODULE.py, then by the other tests of that folder, quick tests before slow ones.
+module's doctests and tests/ROOM/test_MODULE.py, then by the other tests of that folder, quick tests before slow ones,
+then by quick tests elsewhere that import the module.
 Tests that noticed a mutant are run without one in the end, and must pass. mutants.txt lists the mutants that change no
 behaviour, and why.
 
@@ -154,15 +155,21 @@ def draw(n: int, seed: int, only: str) -> list[Mutant]:
 
 
 def stages_of(file: str) -> list[tuple[list[str], str]]:
-    """The tests of a module: its doctests and own files, then those of its folder that name it most; quick ones first."""
+    """The tests of a module: its doctests and own files, its folder, and quick ones elsewhere that import it.
+
+    Of the folder those come first that name the module most; quick tests come before slow ones.
+    """
     folder, name = (ROOT / "tests" / file).parent, Path(file).stem
-    found = sorted(folder.rglob("test_*.py") if "/" in file else folder.glob("test_*.py"))
-    own = [str(path.relative_to(ROOT)) for path in found if path.stem == f"test_{name}"]
-    others = sorted(
-        (path for path in found if path.stem != f"test_{name}"), key=lambda path: -path.read_text().count(name)
-    )
-    groups = [[f"src/headscape/{file}", *own], [str(path.relative_to(ROOT)) for path in others]]
-    return [(group, speed) for group in groups if group for speed in LIMITS]
+    texts = {path: path.read_text() for path in sorted((ROOT / "tests").rglob("test_*.py"))}
+    inside = [path for path in texts if path.is_relative_to(folder) and ("/" in file or path.parent == folder)]
+    own = [path for path in inside if path.stem == f"test_{name}"]
+    others = sorted((path for path in inside if path not in own), key=lambda path: -texts[path].count(name))
+    module = f"headscape.{file.removesuffix('.py').replace('/', '.')} "
+    far = [path for path, text in texts.items() if path not in inside and module in text]
+    groups = [[f"src/headscape/{file}", *(str(path.relative_to(ROOT)) for path in own)]]
+    groups += [[str(path.relative_to(ROOT)) for path in group] for group in (others, far)]
+    stages = [(group, speed) for group in groups if group for speed in LIMITS]
+    return stages[:-1] if far else stages
 
 
 class Copy:

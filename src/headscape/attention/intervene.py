@@ -232,7 +232,7 @@ def gates(model: Model) -> Iterator[dict[str, Tensor]]:
 class _Replacement(Tap):
     blockwise = False
 
-    def __init__(self, model: Model, function: Callable[[Tensor, Tensor | None], Tensor], chosen: set[int] | None):
+    def __init__(self, function: Callable[[Tensor, Tensor | None], Tensor], chosen: set[int] | None) -> None:
         self.function, self.chosen = function, chosen
 
     def softmax(self, call: AttentionCall, scores: Tensor, mask: Tensor | None) -> Tensor | None:
@@ -258,5 +258,5 @@ def replace_attention(
     modules = _modules(model)
     wanted = None if layers is None else set(layers)
     chosen = None if wanted is None else {id(modules[s.name]) for s in model.sites if s.layer in wanted}
-    with tapped(model.module, _Replacement(model, function, chosen), model.attention):
+    with tapped(model.module, _Replacement(function, chosen), model.attention):
         yield model
