@@ -267,7 +267,7 @@ def test_refusals_say_what_to_do_and_leave_nothing(run, tmp_path):
         (copy, {"jobs": 0}, "jobs must be at least 1"),
         (copy, {"tolerance": 0}, "tolerance must be positive"),
         (copy, {"questionnaire": Questionnaire(n_iter=0)}, "n_iter"),
-        (copy, {"control": True}, "there is no model"),
+        (copy, {"control": True}, "has no model"),
     ):
         before = sorted(path.rglob("*"))
         with pytest.raises(hs.InputError, match=message):
