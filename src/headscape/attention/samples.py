@@ -182,9 +182,7 @@ def _image_samples(model: Model, inputs: Any, batches: int | None, seed: int) ->
     images = read_images(inputs, model.images)
     n = len(images.pixels)
     if batches is not None and batches > n:
-        raise InputError(
-            f"{n} images given, {batches} batches were requested; lower batches to {n} or give more images"
-        )
+        raise InputError(f"{n} images given for {batches} batches; lower batches to {n} or give more images")
     chosen = chosen_of(n, batches, seed)
     size = model.config.patch_size
     patch = size if isinstance(size, int) else size[0]

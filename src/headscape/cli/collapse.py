@@ -35,10 +35,7 @@ class Table1:
 
     panel: ClassVar[str] = "Table 1"
     table1: Annotated[
-        bool,
-        typer.Option(
-            "--table1", help="Instead of a model, the attention-only networks of table 1 (the paper's supplement)."
-        ),
+        bool, typer.Option("--table1", help="Instead of a model: table 1 of the supplement, attention-only networks.")
     ] = False
     seeds: Annotated[int, typer.Option(help="For table 1: how many networks.", min=1, max=1000)] = 10
     depth: Annotated[int, typer.Option(help="For table 1: layers.", min=1, max=1000)] = 12
@@ -54,10 +51,7 @@ class Variants:
     ] = None
     alpha_hidden: Annotated[float, typer.Option(help="a' of the variants with a hidden state.")] = 0.5
     cells: Annotated[
-        bool,
-        typer.Option(
-            "--cells/--no-cells", help="Run the four variants: with and without skip, with and without hidden state."
-        ),
+        bool, typer.Option("--cells/--no-cells", help="Run four variants: with or without skip, hidden state or none.")
     ] = True
     control: o.Control = True
     use_model: Annotated[

@@ -16,10 +16,7 @@ from headscape.cli.shared import finish, open_page
 def compare(
     runs: Annotated[
         list[Path],
-        typer.Argument(
-            help="Two or more organized runs of equally many tokens; for others see --coarsen.",
-            metavar="RUN_A RUN_B ...",
-        ),
+        typer.Argument(help="Organized runs of equal length; for others see --coarsen.", metavar="RUN_A RUN_B ..."),
     ],
     to: Annotated[Path, typer.Option("--out", help="Folder for the result and its page; resumed when it exists.")] = (
         Path("runs/compare")

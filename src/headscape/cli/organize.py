@@ -36,9 +36,7 @@ class Limits:
     """For networks of many heads or long contexts."""
 
     panel: ClassVar[str] = "Large networks"
-    distance: Annotated[
-        str, typer.Option(help="exact, or sketch: estimates distances between more than 2,000 heads.")
-    ] = "exact"
+    distance: Annotated[str, typer.Option(help="exact, or sketch: estimated above 2,000 heads.")] = "exact"
     max_memory: Annotated[
         float | None,
         typer.Option(

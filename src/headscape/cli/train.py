@@ -66,9 +66,7 @@ class Search:
 
     panel: ClassVar[str] = "Seeds and learning rates"
 
-    seeds: Annotated[
-        int, typer.Option(help="Runs per arm (kind of attention), at its learning rate.", min=1, max=1000)
-    ] = 3
+    seeds: Annotated[int, typer.Option(help="Runs per kind of attention (arm).", min=1, max=1000)] = 3
     rates: Annotated[str | None, typer.Option(help="Learning rates to try: 1e-3,3e-3.")] = None
     finalists: Annotated[
         int,

@@ -98,7 +98,7 @@ def _second_column(r: Table1Result) -> Finding:
     control = off[setting, skip]
     size = control if control.value >= 0 else control.scaled(-1)
     alone = judge(
-        size, above=LIKE, control="decades: how far from the printed column the same skip with a' = 0 must be"
+        size, above=LIKE, control="decades from the printed column, which a' = 0 with the same skip must exceed"
     )
     ends = [f"{r.column(setting, name)[:, n - 1].mean():.2g}" for name in (skip, both)]
     without = min(abs(off[name, hidden].value) for name in r.names)
