@@ -2,7 +2,7 @@
 
 The sample is seeded and takes a mutant from each room in turn. A mutant is tested in a copy of the tree: first by its
 module's doctests and tests/ROOM/test_MODULE.py, then by the other tests of that folder, quick tests before slow ones,
-then by quick tests elsewhere that import the module.
+then by quick tests elsewhere that import the module, or of the study that is called like a command.
 Tests that noticed a mutant are run without one in the end, and must pass. mutants.txt lists the mutants that change no
 behaviour, and why.
 
@@ -155,7 +155,7 @@ def draw(n: int, seed: int, only: str) -> list[Mutant]:
 
 
 def stages_of(file: str) -> list[tuple[list[str], str]]:
-    """The tests of a module: its doctests and own files, its folder, and quick ones elsewhere that import it.
+    """The tests of a module: its doctests and own files, its folder, and quick ones elsewhere that are about it.
 
     Of the folder those come first that name the module most; quick tests come before slow ones.
     """
@@ -165,7 +165,8 @@ def stages_of(file: str) -> list[tuple[list[str], str]]:
     own = [path for path in inside if path.stem == f"test_{name}"]
     others = sorted((path for path in inside if path not in own), key=lambda path: -texts[path].count(name))
     module = f"headscape.{file.removesuffix('.py').replace('/', '.')} "
-    far = [path for path, text in texts.items() if path not in inside and module in text]
+    about = ROOT / "tests/studies" / name  # of a command: the tests of its study
+    far = [path for path, text in texts.items() if path not in inside and (module in text or path.parent == about)]
     groups = [[f"src/headscape/{file}", *(str(path.relative_to(ROOT)) for path in own)]]
     groups += [[str(path.relative_to(ROOT)) for path in group] for group in (others, far)]
     stages = [(group, speed) for group in groups if group for speed in LIMITS]
