@@ -7,8 +7,8 @@ from typing import Any
 
 __all__: list[str] = []
 
-render_html: Callable[[Any], str] | None = None
-"""How a notebook shows a result or a head: `headscape.report.notebook.render`, set in `headscape/__init__.py`."""
+render_html: Callable[..., str] | None = None
+"""How a notebook shows a result (all of it, or the figures named) or a head: `headscape.report.notebook.render`, set in `headscape/__init__.py`."""
 
 restore_conversion: Callable[[Any, Any], None] | None = None
 """How a model that was saved converted is converted again: `headscape.hopfield.convert.restored`."""
