@@ -14,8 +14,9 @@ import re
 from importlib.metadata import PackageNotFoundError, distribution
 from pathlib import Path
 
-from _timing import table
 from packaging.requirements import Requirement
+
+from _timing import table
 
 EXTRAS = {
     "none": "the questionnaire, trees, wavelets, imported attention (numpy, scipy, numba, pandas, scikit-learn)",
@@ -25,18 +26,23 @@ EXTRAS = {
 }
 
 
+def plain(name: str) -> str:
+    """The name of a package as all its spellings share it."""
+    return re.sub(r"[-_.]+", "-", name).lower()
+
+
 def closure(name: str, extra: str, known: set[str]) -> set[str]:
     """Packages that a package needs with an extra and that are not known yet, itself included."""
-    name = re.sub(r"[-_.]+", "-", name).lower()
     try:
         needs = [Requirement(line) for line in distribution(name).requires or ()]
     except PackageNotFoundError:  # not needed on this platform
         return set()
-    found = {name} - known
+    found = {plain(name)} - known
     for need in needs:
-        if need.marker is None or need.marker.evaluate({"extra": extra}):
-            for wanted in (need.extras or {""}) if re.sub(r"[-_.]+", "-", need.name).lower() not in known | found else ():
-                found |= closure(need.name, wanted, known | found)
+        wanted = need.marker is None or need.marker.evaluate({"extra": extra})
+        if wanted and plain(need.name) not in known | found:
+            for option in need.extras or {""}:
+                found |= closure(need.name, option, known | found)
     return found
 
 

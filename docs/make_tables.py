@@ -232,7 +232,10 @@ def models(_: str) -> str:
     """The bundled models, and where their weights come from."""
     from headscape.attention.models import list_models
 
-    rows = [[f"`{m.name}`", m.summary, f"{m.download / 1e6:.0f} MB, fetched" if m.download else "in the package"] for m in list_models()]
+    rows = [
+        [f"`{m.name}`", m.summary, f"{m.download / 1e6:.0f} MB, fetched" if m.download else "in the package"]
+        for m in list_models()
+    ]
     return table(["name", "what", "weights"], rows)
 
 
@@ -279,7 +282,21 @@ def cost(file: str, words: str) -> str:
 
 MAKERS = {
     f.__name__: f
-    for f in (verdicts, flagship, commands, findings, said, tables, variants, checks, kept, coverage, listed, models, quantized)
+    for f in (
+        verdicts,
+        flagship,
+        commands,
+        findings,
+        said,
+        tables,
+        variants,
+        checks,
+        kept,
+        coverage,
+        listed,
+        models,
+        quantized,
+    )
 }
 
 

@@ -2,8 +2,10 @@
 A study of your own in thirty lines
 ===================================
 
-You measure something per head and want what every headscape study has: files, a table, findings with verdicts, a place on the page.
-The question here: how sharp is each head, and is it sharper than random weights would make it?
+Measure something per head and get files, a table, findings with verdicts, and a page.
+
+That is what every headscape study has, and yours gets it from three methods. The question here: how sharp is each head, and is it
+sharper than random weights would make it?
 """
 
 from dataclasses import dataclass
@@ -16,7 +18,8 @@ import headscape as hs
 # %%
 # The result
 # ----------
-# A frozen dataclass. Its fields are what is saved; three methods say how it is shown.
+# A result is a frozen dataclass. Its fields are what is saved; three methods say how it is shown: as a table, as figures, and as
+# findings in sentences. ``hs.judge`` decides on the verdict.
 
 
 @dataclass(frozen=True, eq=False)
@@ -35,7 +38,7 @@ class Sharpness(hs.Result):
         data = {"score": "peak"}
         return [
             hs.FigureSpec(
-                id="peak", title="Largest weight of a row", kind="head_grid", data=data, read="Dark is sharp."
+                id="peak", title="Largest weight of a row", kind="head_grid", data=data, read="Bright is sharp."
             )
         ]
 
@@ -54,7 +57,8 @@ class Sharpness(hs.Result):
 # %%
 # The measurement
 # ---------------
-# The same architecture with random weights is the control that every claim about training needs.
+# How sharp: the largest weight of each row, averaged over rows and inputs. A claim about training needs a control: the same
+# architecture with random weights.
 
 
 def peaks(model):
@@ -70,12 +74,14 @@ table = pd.DataFrame(heads, columns=["block", "layer", "head"]).assign(peak=trai
 # %%
 # What you get
 # ------------
-# A view in a notebook, a summary in a terminal, files, and a page.
+# In a notebook the result shows a view of the heads, its findings and its figures; in a terminal, a summary.
 
 result = Sharpness(table)
 result
 
 # %%
+# It saves itself as plain files, is read back, and has a page of its own.
+
 import tempfile
 from pathlib import Path
 
@@ -89,8 +95,8 @@ with tempfile.TemporaryDirectory() as folder:
 # %%
 # How sure is this?
 # -----------------
-# The interval is over the six layers, of one draw of random weights: another draw is another control. ``hs.judge`` is the only place
-# where headscape decides on a verdict; it says "cannot tell" where the interval includes the control.
+# The interval is over the six layers, with one draw of random weights; another draw would be another control. ``hs.judge`` says "cannot
+# tell" if the interval includes the control.
 #
 # What next?
 # ----------
