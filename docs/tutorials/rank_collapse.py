@@ -8,6 +8,8 @@ If they did, the network could no longer tell its tokens apart: this is *rank co
 Here you measure it in a trained vision transformer, and take away the parts that might prevent it, one by one.
 """
 
+from textwrap import shorten
+
 import headscape as hs
 
 # %%
@@ -42,7 +44,7 @@ result.show("residual-cells")
 # ----------
 
 for finding in result.findings():
-    print(f"{finding.verdict or 'description':15} {finding.text.split(': ')[0].split('. ')[0]}")
+    print(f"{finding.verdict or 'description':15} {shorten(finding.text, 110, placeholder=' ...')}")
 
 # %%
 # How sure is this?

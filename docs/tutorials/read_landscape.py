@@ -8,6 +8,8 @@ You want one picture in which heads that attend alike are close to each other. T
 reads it part by part, and ends with what it does and does not show.
 """
 
+from textwrap import shorten
+
 import headscape as hs
 
 # %%
@@ -68,8 +70,7 @@ result.to_frame()[columns].sort_values("l1_all").head().round(2)
 # because some heads are always sharper than others, which shuffled rows show as well.
 
 for finding in result.findings():
-    opening, _, _ = finding.text.partition(": ")
-    print(f"{finding.verdict or 'description':15} {opening.split('. ')[0]}")
+    print(f"{finding.verdict or 'description':15} {shorten(finding.text, 110, placeholder=' ...')}")
 
 # %%
 # What next?

@@ -7,12 +7,14 @@ A weight matrix starts as noise. How much of a trained one still looks like nois
 And do the queries and keys of a head know of each other? Both questions can be answered from the weights alone, without any text.
 """
 
+from textwrap import shorten
+
 import headscape as hs
 
 # %%
 # Compare
 # -------
-# The singular values of noise follow a law of Marchenko and Pastur. ``spectra`` compares every matrix of the model with noise of the same
+# The singular values of noise follow the law of Marchenko and Pastur. ``spectra`` compares every matrix of the model with noise of the same
 # shape and energy, and each head's query and key maps with randomly rotated ones. The control is the same architecture before training.
 
 model = hs.load_model("minilm-l6")
@@ -22,9 +24,10 @@ result = hs.spectra(model, control=control, rotations=300)
 # %%
 # Singular values
 # ---------------
-# Noise ends at the dotted edges. What lies beyond the upper edge are directions that noise would not have: they were learned.
+# Here are those of the query maps. Noise ends at the edges of the law; what lies beyond the upper one are directions that noise would
+# not have: they were learned.
 
-result.show("histogram")
+result.show("histogram-q")
 
 # %%
 # How few directions?
@@ -46,7 +49,7 @@ print(
 heads.head().round(2)
 
 # %%
-# A negative ``z`` means that a token repels its like: its query and its key point in opposite directions.
+# A negative ``z`` means that on average a token's query and its own key point in opposite directions: the head looks away from the token.
 #
 # How sure is this?
 # -----------------
@@ -54,7 +57,7 @@ heads.head().round(2)
 # bundled decoders are stored with 4 to 8 bits; there, singular values below the rounding noise are marked as such.
 
 for finding in result.findings():
-    print(f"{finding.verdict or 'description':15} {finding.text.split(': ')[0].split('. ')[0][:110]}")
+    print(f"{finding.verdict or 'description':15} {shorten(finding.text, 110, placeholder=' ...')}")
 
 # %%
 # What next?
