@@ -35,23 +35,17 @@ class Sharpness(hs.Result):
 
     def figures(self):
         """One cell per head."""
-        data = {"score": "peak"}
-        return [
-            hs.FigureSpec(
-                id="peak", title="Largest weight of a row", kind="head_grid", data=data, read="Bright is sharp."
-            )
-        ]
+        words = {"title": "Largest weight of a row", "read": "Bright is sharp."}
+        return [hs.FigureSpec(id="peak", kind="head_grid", data={"score": "peak"}, **words)]
 
     def findings(self):
         """The trained model beside its control, with a verdict."""
-        gain = hs.mean_interval(self.heads.groupby("layer")[["peak", "random"]].mean().diff(axis=1).random * -1)
+        by_layer = self.heads.groupby("layer")[["peak", "random"]].mean()
+        gain = hs.mean_interval(by_layer["peak"] - by_layer["random"])
         verdict = hs.judge(gain, above=0.0, control="random weights")
-        opening = verdict.opening("training made heads sharper", "training made no head sharper")
-        return [
-            hs.Finding(
-                f"{opening}: the largest weight rises by {gain} over random weights, mean over layers.", "peak", verdict
-            )
-        ]
+        opening = verdict.opening("training made heads sharper", "training made heads less sharp")
+        text = f"{opening}: beyond random weights the largest weight rises by {gain}, mean over layers."
+        return [hs.Finding(text, "peak", verdict)]
 
 
 # %%
@@ -64,12 +58,14 @@ class Sharpness(hs.Result):
 def peaks(model):
     """One number per head."""
     captured = hs.capture(model, [hs.sample_text()], tokens=64, batches=4)
-    return captured.heads(), np.mean([X.values.max(axis=1).mean(axis=0) for X in captured], axis=0)
+    sharpness = [X.values.max(axis=1).mean(axis=0) for X in captured]  # one array per input
+    return captured.heads(), np.mean(sharpness, axis=0)
 
 
 heads, trained = peaks(hs.load_model("minilm-l6"))
 _, random = peaks(hs.load_model("minilm-l6", random_init=0))
-table = pd.DataFrame(heads, columns=["block", "layer", "head"]).assign(peak=trained, random=random)
+table = pd.DataFrame(heads, columns=["block", "layer", "head"])
+table = table.assign(peak=trained, random=random)
 
 # %%
 # What you get

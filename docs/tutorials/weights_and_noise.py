@@ -43,9 +43,8 @@ result.show("evenness")
 # ``z_other`` is the control, the same queries with the keys of another head.
 
 heads = result.to_frame()[["layer", "head", "z", "z_other", "evenness_q", "evenness_k"]]
-print(
-    f"beyond 3: {(heads['z'].abs() > 3).mean():.0%} of the heads, {(heads['z_other'].abs() > 3).mean():.0%} of the controls"
-)
+beyond = heads[["z", "z_other"]].abs().gt(3).mean()
+print(f"beyond 3: {beyond['z']:.0%} of the heads, {beyond['z_other']:.0%} of the controls")
 heads.head().round(2)
 
 # %%
