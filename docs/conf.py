@@ -92,6 +92,7 @@ sphinx_gallery_conf = {
     "capture_repr": ("_repr_html_", "__repr__"),
     "abort_on_example_error": True,
     "show_memory": False,
+    "min_reported_time": 600,  # how long a tutorial takes depends on the machine
     "within_subsection_order": Order,
     "write_computation_times": False,
     "remove_config_comments": True,

@@ -44,7 +44,7 @@ result.show("residual-cells")
 # ----------
 
 for finding in result.findings():
-    print(f"{finding.verdict or 'description':15} {shorten(finding.text, 110, placeholder=' ...')}")
+    print(f"{finding.verdict or 'description':15} {shorten(finding.text, 75, placeholder=' ...')}")
 
 # %%
 # How sure is this?

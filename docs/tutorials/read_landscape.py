@@ -58,7 +58,7 @@ result.show("organized-maps")
 # The table
 # ---------
 # Everything is in a table with one row per head. ``l1_all``, the sum of the absolute Haar coefficients of a head, is small if a few
-# averages over clusters describe its map; ``l1_all_null`` is the same after shuffling. Heads that are nearly uniform come first.
+# averages over clusters describe its map; ``l1_all_null`` is the same after shuffling. Heads that spread their attention evenly come first.
 
 columns = ["block", "layer", "head", "role", "l1_all", "l1_all_null", "uniform", "first"]
 result.to_frame()[columns].sort_values("l1_all").head().round(2)
@@ -70,7 +70,7 @@ result.to_frame()[columns].sort_values("l1_all").head().round(2)
 # because some heads are always sharper than others, which shuffled rows show as well.
 
 for finding in result.findings():
-    print(f"{finding.verdict or 'description':15} {shorten(finding.text, 110, placeholder=' ...')}")
+    print(f"{finding.verdict or 'description':15} {shorten(finding.text, 75, placeholder=' ...')}")
 
 # %%
 # What next?

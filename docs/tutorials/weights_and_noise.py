@@ -56,7 +56,7 @@ heads.head().round(2)
 # bundled decoders are stored with 4 to 8 bits; there, singular values below the rounding noise are marked as such.
 
 for finding in result.findings():
-    print(f"{finding.verdict or 'description':15} {shorten(finding.text, 110, placeholder=' ...')}")
+    print(f"{finding.verdict or 'description':15} {shorten(finding.text, 75, placeholder=' ...')}")
 
 # %%
 # What next?
