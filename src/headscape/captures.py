@@ -258,13 +258,22 @@ class Capture:
             )
 
     def heads(self, block: str | None = None) -> list[HeadId]:
-        """The captured heads of a block."""
+        """The captured heads of a block.
+
+        >>> hs.open_capture(run).heads()[:2]
+        [HeadId(block='decoder', layer=0, head=0), HeadId(block='decoder', layer=0, head=1)]
+        """
         block = self.block(block)
         layers: Mapping[str, list[int]] = self.info["layers"][block]
         return [HeadId(block, int(layer), h) for layer, found in layers.items() for h in found]
 
     def tensor(self, i: int, block: str | None = None, kind: Kind = "probs") -> AttentionTensor:
-        """Probabilities or scores of batch i as an `AttentionTensor` (n_query, n_key, n_head)."""
+        """Probabilities or scores of batch i as an `AttentionTensor` (n_query, n_key, n_head).
+
+        >>> X = hs.open_capture(run).tensor(0)
+        >>> X.values.shape, len(X.key_tokens)
+        ((16, 16, 8), 16)
+        """
         block = self.block(block)
         self._need(kind)
         batch = self.batch(i)

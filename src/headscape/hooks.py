@@ -7,8 +7,9 @@ from typing import Any
 
 __all__: list[str] = []
 
-render_html: Callable[[Any], str] | None = None
-"""Shows a result or a head in a notebook: `headscape.report.notebook.render`, set in `headscape/__init__.py`."""
+render_html: Callable[..., str] | None = None
+"""Shows a result (all of it, or the figures named) or a head in a notebook: `headscape.report.notebook.render`, set in
+`headscape/__init__.py`."""
 
 restore_conversion: Callable[[Any, Any], None] | None = None
 """Converts a model again that was saved after a conversion: `headscape.hopfield.convert.restored`."""

@@ -47,7 +47,11 @@ class Interval:
         return f"{self.value:.3g}{ends}" + (f" ({facts})" if facts else "")
 
     def scaled(self, factor: float) -> Interval:
-        """The same in another unit."""
+        """The same in another unit.
+
+        >>> str(Interval(0.02, 0.01, 0.03, 8).scaled(100))
+        '2 [1, 3] (n = 8)'
+        """
         low, high = sorted((factor * self.low, factor * self.high)) if self.known else (NAN, NAN)
         return Interval(factor * self.value, low, high, self.n, self.why)
 

@@ -233,6 +233,15 @@ class Result(ABC):
             folder = found[-1].parent if found else folder
         return load_record(cls, folder, again=f"run `headscape {cls.study}` again")
 
+    def show(self, *figures: str) -> str:
+        """Single figures by their ids, as HTML that a notebook shows; "heads" is the view of its heads to explore.
+
+        >>> hs.spectra(model, rotations=20).show("evenness")[:8]
+        '<figure>'
+        """
+        assert hooks.render_html is not None  # the package sets it when it is imported
+        return hooks.render_html(self, figures)
+
     def _repr_html_(self) -> str:
         # results know nothing of drawing: whoever can draw has left a hook
         try:

@@ -12,7 +12,7 @@ from headscape.errors import InputError
 from headscape.imports import write_capture
 from headscape.report.gather import Scene, gather
 from headscape.report.headmaps import draw_maps
-from headscape.report.notebook import framed, picture_of
+from headscape.report.notebook import Shown, framed, picture_of
 from headscape.report.page import Page
 from headscape.results import FigureSpec, Result
 from headscape.runs import Run
@@ -20,13 +20,6 @@ from headscape.studies import load_results
 from headscape.tensor import AttentionHead, AttentionTensor
 
 __all__ = ["Shown", "report", "show", "show_head"]
-
-
-class Shown(str):
-    """HTML that a notebook shows; anywhere else it is the text of a page."""
-
-    def _repr_html_(self) -> str:
-        return str(self)
 
 
 def report(source: Run | Capture | Result | Sequence[Result] | str | Path, out: str | Path | None = None) -> Path:
