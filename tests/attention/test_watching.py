@@ -10,7 +10,7 @@ from headscape.attention.depth import by_depth, in_double, precision
 from headscape.attention.models import wrap_module
 from headscape.attention.samples import Sample
 from headscape.attention.sites import run
-from headscape.attention.watching import headed, watch_layers
+from headscape.attention.watching import _scaling, headed, watch_layers
 from headscape.attention.weights import parts_of, read, read_bias
 from headscape.statistics.gaussian import fit_gaussian, linear_map
 from headscape.statistics.mixture import token_spread
@@ -241,3 +241,17 @@ def test_a_head_by_itself_gives_the_logits_of_the_whole_model(name):
         assert "forward" not in model.module.base_model.__dict__
     changed = headed(model, samples[0], np.zeros_like(watched.last[0]))
     assert not np.allclose(changed, headed(model, samples[0], watched.last[0]))
+
+
+@pytest.mark.parametrize("size", [1.0, 100.0])
+def test_what_a_factor_does_not_explain_is_a_share_of_the_scores(size):
+    generator = torch.Generator().manual_seed(0)
+    q, k, noise = (torch.randn(1, 2, 5, n, generator=generator) for n in (4, 4, 5))
+    present, products = torch.ones(5, 5, dtype=torch.bool).tril(), q @ k.transpose(2, 3)
+    assert _scaling(q, k, size * products, present) == pytest.approx((size, 0), abs=1e-4 * size)
+    left = (
+        noise - (noise * products * present).sum() / (products**2 * present).sum() * products
+    )  # no part of the products
+    factor, share = _scaling(q, k, size * (products + left), present)
+    whole = ((products + left) * present).norm()
+    assert (factor, share) == pytest.approx((size, float((left * present).norm() / whole)), rel=1e-4)
