@@ -89,7 +89,7 @@ def picture_of(spec: FigureSpec, section: Section | None = None, scene: Scene | 
 
 
 def framed(page: str, still: str) -> str:
-    """A view in a frame of its own over a still picture: without frames, or scripts in them, the still is seen."""
+    """A view in a frame over a still picture: without frames, or scripts in them, the still picture is seen."""
     frame = f'<iframe sandbox="allow-scripts allow-downloads" srcdoc="{html.escape(page, quote=True)}" title="Attention heads"'
     over = "position:absolute;inset:0;width:100%;height:100%;border:0;color-scheme:light"
     return f'<div style="position:relative;min-height:{HEIGHT}px;max-width:1100px">{still}<{frame[1:]} style="{over}"></iframe></div>'
