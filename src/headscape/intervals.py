@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 from scipy.stats import binom, t
 
-__all__ = ["Interval", "another", "exactly", "jackknife", "mean_interval", "median_interval", "of_draws"]
+__all__ = ["Interval", "another", "distinct", "exactly", "jackknife", "mean_interval", "median_interval", "of_draws"]
 
 LEVEL = 0.95
 NAN = float("nan")
@@ -18,6 +18,9 @@ TOO_FEW = "too few to say"
 DECADES, ENOUGH = 2.0, 10
 """Spread of logarithms (sd) beyond which fewer inputs than `ENOUGH` have no interval: that of log-normal ones covers
 less than 90 % (docs/verdicts.md has the table)."""
+UNANIMOUS, ROUNDING = 6, 1e-12
+"""Inputs that must agree, to rounding, before their common value is an interval: fewer agree by chance more than 1 time
+in 20 where half of all inputs lie above it."""
 
 
 @dataclass(frozen=True)
@@ -61,13 +64,24 @@ def exactly(value: float) -> Interval:
     return Interval(float(value), float(value), float(value))
 
 
+def distinct(values: npt.ArrayLike) -> int:
+    """How many inputs there are in truth, from what was measured on each (first axis): the same input twice is one.
+
+    >>> distinct([[0.1, 0.2], [0.3, 0.1], [0.1, 0.2]])
+    2
+    """
+    rows = np.asarray(values, dtype=float)
+    return len({row.tobytes() for row in rows})
+
+
 def mean_interval(values: npt.ArrayLike) -> Interval:
     """Mean of independent inputs with its interval; for a paired difference give the differences.
 
     Student's interval covers 95 % for normal inputs whatever their number, and too little for skewed ones. Inputs of
     one sign may be skewed: for them it is joined with Cox's interval for log-normal inputs, exp(m + s^2/2 +- t
     sqrt(s^2/n + s^4/2(n + 1))) with m and s those of the logarithms, which is the same where inputs hardly vary. Few
-    inputs over many orders of magnitude have none. NaN inputs are left out and do not count.
+    inputs over many orders of magnitude have none, and neither have five or fewer that all agree. NaN inputs are left out
+    and do not count.
 
     >>> hs.mean_interval([-1.0, 0.0, 1.0])
     Interval(value=0.0, low=-2.484..., high=2.484..., n=3, why='')
@@ -75,8 +89,8 @@ def mean_interval(values: npt.ArrayLike) -> Interval:
     True
     >>> hs.mean_interval([1.0]).known
     False
-    >>> str(hs.mean_interval([1e-9, 1e-4, 1.0]))
-    '0.333 (n = 3, too few to say)'
+    >>> str(hs.mean_interval([1e-9, 1e-4, 1.0])), str(hs.mean_interval([0.5, 0.5, 0.5]))
+    ('0.333 (n = 3, too few to say)', '0.5 (n = 3, too few to say)')
     """
     x = np.asarray(values, dtype=float).ravel()
     x = x[~np.isnan(x)]
@@ -146,6 +160,8 @@ def _about(value: float, x: npt.NDArray[np.float64], skewed: bool) -> Interval:
     n = len(x)
     if n < 2 or not np.isfinite(value) or not np.isfinite(x).all():
         return Interval(value, n=n)
+    if np.ptp(x) <= ROUNDING * np.abs(x).max():  # nothing to learn a spread from; what is left is the rule of the median
+        return Interval(value, value, value, n) if n >= UNANIMOUS else Interval(value, n=n, why=TOO_FEW)
     reach = _reach(x)
     low, high = value - reach, value + reach
     if skewed:

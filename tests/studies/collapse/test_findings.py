@@ -86,6 +86,25 @@ def test_few_inputs_cannot_tell(vit_run, load, batches):
     assert said["collapse.rank"].verdict == "cannot tell" and said["collapse.population"].verdict == "cannot tell"
 
 
+def test_a_run_with_fewer_inputs_than_asked_for_decides_nothing(load, tmp_path):
+    """Three inputs were all there is, and nobody asked to decide on them."""
+    run = tmp_path / "run"
+    hs.capture(load("vit-fmnist"), hs.sample_images(), batches=3, keep=("probs",), dtype="float32", out=run)
+    said = by_claim(collapse(run, model=load("vit-fmnist"), cells=False))
+    assert said["collapse.rank"].verdict == "cannot tell"
+    assert said["collapse.rank"].judgement.why == "too few inputs: 3, it takes 8 unless fewer are asked for"
+    asked = by_claim(collapse(run, model=load("vit-fmnist"), cells=False, batches=3))
+    assert asked["collapse.rank"].verdict == "does not hold"
+
+
+def test_the_same_input_eight_times_is_one(vit):
+    again = vit.residual.copy()
+    again[:, 1:] = again[:, :1]
+    said = by_claim(replace(vit, residual=again))
+    for claim in ("collapse.rank", "collapse.population", "collapse.work"):
+        assert said[claim].verdict == "cannot tell" and "only 1 of 8 inputs" in said[claim].judgement.why
+
+
 def test_no_interval_below_the_precision_of_the_arithmetic(vit):
     layers = vit.by_layer.set_index(["arm", "layer"])
     last = layers.loc[("random, no skip", 6)]

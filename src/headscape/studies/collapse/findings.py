@@ -16,7 +16,7 @@ from headscape.intervals import Interval, exactly, mean_interval
 from headscape.results import Finding
 from headscape.studies.collapse.result import entropy_column, four_of, geometric
 from headscape.studies.work.sentences import on_claim
-from headscape.verdicts import Judgement, cannot_tell, judge
+from headscape.verdicts import Judgement, cannot_tell, judge, of_different
 
 if TYPE_CHECKING:
     from headscape.studies.collapse.result import CollapseResult
@@ -29,8 +29,8 @@ GONE = 1e-6
 """Relative residual that a network in float32 cannot distinguish from 0."""
 PEAK = 0.98
 """A mode above this (the last of 100 bins) is a population of tokens that are all alike."""
-FEWEST = 3
-"""Inputs without which nothing is decided."""
+ENOUGH, FEWEST = 8, 3
+"""Inputs that a verdict needs unless fewer were asked for, and those without which nothing is decided."""
 PAPER = "Masumura and Taki 2025"
 UNTRAINED = "the claim is about networks trained with a hidden state; this one was trained without, and it was inserted"
 CONTROLS = {"shuffled": "with shuffled inputs", "random": "with random weights"}
@@ -48,11 +48,13 @@ def findings(r: CollapseResult) -> list[Finding]:
     return [*found, *_bounds(r), *(Finding(note) for note in r.notes)]
 
 
-def _judge(statistic: Interval, **rule: Any) -> Judgement:
-    """`judge`, but nothing is decided by a few inputs: the interval of two rests on one difference."""
-    if 0 < statistic.n < FEWEST:
-        return cannot_tell(f"{statistic.n} inputs, at least {FEWEST} are needed", statistic)
-    return judge(statistic, **rule)
+def _judge(r: CollapseResult, statistic: Interval, **rule: Any) -> Judgement:
+    """`judge`, but nothing is decided by fewer inputs than were asked for, or by two, whose interval rests on one difference."""
+    n, asked = len(r.residuals("standard")), int(r.settings.get("asked", r.settings["batches"]))
+    needed = min(ENOUGH, max(FEWEST, asked))
+    if n < needed:
+        return cannot_tell(f"too few inputs: {n}, it takes {needed} unless fewer are asked for", statistic)
+    return of_different(r.residuals("standard"), judge(statistic, **rule))
 
 
 def _strictest(*judgements: Judgement) -> Judgement:
@@ -64,9 +66,10 @@ def _rank(r: CollapseResult) -> Finding:
     assert r.rank is not None
     values = r.residuals("standard")
     verdict = _strictest(
-        _judge(geometric(values[:, -1]), below=COLLAPSED, control="collapsed"),
+        _judge(r, geometric(values[:, -1]), below=COLLAPSED, control="collapsed"),
         _judge(
-            mean_interval(np.log10(values[:, -1] / values[:, 0])), below=0.0, control="decades since the first layer"
+            *(r, mean_interval(np.log10(values[:, -1] / values[:, 0]))),
+            **{"below": 0.0, "control": "decades since the first layer"},
         ),
     )
     opening = {
@@ -91,11 +94,11 @@ def _population(r: CollapseResult) -> Finding:
         for name in ("standard", "random")
         if name in r.variants
     }
-    verdict = _judge(mean_interval(peaks["standard"]), above=0.5, control="half of the layers")
+    verdict = _judge(r, mean_interval(peaks["standard"]), above=0.5, control="half of the layers")
     if verdict.verdict == "holds":
         verdict = cannot_tell("control missing: random weights", verdict.statistic)
         if "random" in peaks:
-            verdict = _judge(mean_interval(peaks["standard"] - peaks["random"]), above=0.0, control="random weights")
+            verdict = _judge(r, mean_interval(peaks["standard"] - peaks["random"]), above=0.0, control="random weights")
     opening = {
         "holds": "There is a population of tokens that are all alike",
         "does not hold": "There is no population of tokens that are all alike",
@@ -139,7 +142,7 @@ def _work(r: CollapseResult, weights: str) -> Finding:
     statistic = (
         exactly(further.max()) if r.is_round_off(names[2]) and len(further) >= FEWEST else mean_interval(further)
     )
-    verdict = _judge(statistic, above=0.0, control="decades of the skip, paired by input")
+    verdict = _judge(r, statistic, above=0.0, control="decades of the skip, paired by input")
     rest = f"""
         ({PAPER} credit the hidden state): the last residual
         is {skip} with the model's skip and {bare} without it; with a hidden state {hidden} and {bare_hidden}. The skip

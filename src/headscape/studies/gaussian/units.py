@@ -141,8 +141,6 @@ def _divergence(tokens: Array, seed: int, left_out: bool) -> Array:
 
 FACTORS = (0.5, 2.0)
 """On the scores of one head: flatter, sharper."""
-TEMPERED = 4
-"""Inputs on which every head is made flatter and sharper."""
 
 
 def measure_temperature(path: Path, task: Task) -> None:
@@ -150,7 +148,7 @@ def measure_temperature(path: Path, task: Task) -> None:
     with received(task.model, task.threads) as model, one_blas_thread():
         heads = [head for site in model.sites for head in site.heads if head.block == task.block]
         changes = []
-        for sample in inputs_of(model, open_capture(task.source), task.block, min(TEMPERED, task.n)):
+        for sample in inputs_of(model, open_capture(task.source), task.block, min(FEWER, task.n)):
             intervention = Intervention(model, sample)
             changes.append([[intervention.sharpen(head, factor) for head in heads] for factor in FACTORS])
         unit = effect_unit(model)
