@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 from scipy.stats import binom, t
 
-__all__ = ["Interval", "another", "distinct", "exactly", "jackknife", "mean_interval", "median_interval", "of_draws"]
+__all__ = ["Interval", "another", "distinct", "exactly", "geometric_interval", "jackknife", "mean_interval", "median_interval", "of_draws"]
 
 LEVEL = 0.95
 NAN = float("nan")
@@ -97,6 +97,20 @@ def mean_interval(values: npt.ArrayLike) -> Interval:
     if len(x) == 0:
         return Interval(NAN, n=0, why="no input")
     return _about(float(x.mean()), x, skewed=bool((x > 0).all() or (x < 0).all()))
+
+
+def geometric_interval(values: npt.ArrayLike) -> Interval:
+    """Geometric mean of positive inputs with its interval: for ratios, and for what differs by orders of magnitude.
+
+    The mean of a ratio of two alike things lies above 1; its geometric mean does not.
+
+    >>> str(geometric_interval([0.5, 2.0, 0.25, 4.0]))
+    '1 [0.133, 7.52] (n = 4)'
+    """
+    with np.errstate(over="ignore", divide="ignore"):  # two inputs can leave an interval open to infinity
+        span = mean_interval(np.log10(np.asarray(values, dtype=float)))
+        value, low, high = (float(np.power(10.0, end)) for end in (span.value, span.low, span.high))
+    return Interval(value, low, high, span.n, span.why)
 
 
 def another(values: npt.ArrayLike) -> Interval:

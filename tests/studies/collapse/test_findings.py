@@ -7,7 +7,7 @@ import pytest
 
 import headscape as hs
 from headscape.studies.collapse import collapse
-from headscape.studies.collapse.result import geometric
+from headscape.intervals import geometric_interval
 
 
 def by_claim(result):
@@ -117,5 +117,5 @@ def test_no_interval_below_the_precision_of_the_arithmetic(vit):
 
 
 def test_two_inputs_that_differ_by_decades_leave_an_interval_open():
-    found = geometric(np.array([1e-300, 1.0]))
+    found = geometric_interval(np.array([1e-300, 1.0]))
     assert found.value == pytest.approx(1e-150) and not np.isfinite(found.high)

@@ -12,9 +12,9 @@ import pandas as pd
 
 from headscape.collapse.bounds import CONDITION
 from headscape.collapse.similarity import ALIKE
-from headscape.intervals import Interval, exactly, mean_interval
+from headscape.intervals import Interval, exactly, geometric_interval, mean_interval
 from headscape.results import Finding
-from headscape.studies.collapse.result import entropy_column, four_of, geometric
+from headscape.studies.collapse.result import entropy_column, four_of
 from headscape.studies.work.sentences import on_claim
 from headscape.verdicts import Judgement, cannot_tell, judge, of_different
 
@@ -66,7 +66,7 @@ def _rank(r: CollapseResult) -> Finding:
     assert r.rank is not None
     values = r.residuals("standard")
     verdict = _strictest(
-        _judge(r, geometric(values[:, -1]), below=COLLAPSED, control="collapsed"),
+        _judge(r, geometric_interval(values[:, -1]), below=COLLAPSED, control="collapsed"),
         _judge(
             *(r, mean_interval(np.log10(values[:, -1] / values[:, 0]))),
             **{"below": 0.0, "control": "decades since the first layer"},

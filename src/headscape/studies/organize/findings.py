@@ -89,6 +89,9 @@ def _stability(r: OrganizeResult, measure: str) -> Finding:
     from headscape.studies.organize.result import MEANINGS
 
     own, null = r.stability[measure], r.null_stability[measure]
+    if own.w != own.w:  # one head, or heads that are all the same
+        rest = f": by {measure} ({MEANINGS[measure]}) no head differs from another in any batch."
+        return on_claim("organize.stability", cannot_tell("there is no ranking: no head differs from another"), rest)
     beyond = mean_of_pairs(own.overlaps_bottom - null.overlaps_bottom)
     verdict = _judge(r, beyond, above=0.0, control="the same with each row's keys shuffled")
     rest = f"""
@@ -101,6 +104,9 @@ def _stability(r: OrganizeResult, measure: str) -> Finding:
 
 
 def _energy(r: OrganizeResult) -> Finding:
+    if r.effect.value != r.effect.value:
+        why = "there is nothing to organize: all entries are equal"
+        return on_claim("organize.structure", cannot_tell(why), ": all its entries are equal.", "energy")
     verdict = _judge(r, r.effect, above=1.0, control="every row shuffled and organized again")
     organized, natural, null = (float(x.mean()) for x in (r.energy[:, 0], r.energy[:, 1], r.null_energy[:, 0]))
     rest = f"""
