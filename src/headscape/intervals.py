@@ -10,7 +10,17 @@ import numpy as np
 import numpy.typing as npt
 from scipy.stats import binom, t
 
-__all__ = ["Interval", "another", "distinct", "exactly", "geometric_interval", "jackknife", "mean_interval", "median_interval", "of_draws"]
+__all__ = [
+    "Interval",
+    "another",
+    "distinct",
+    "exactly",
+    "geometric_interval",
+    "jackknife",
+    "mean_interval",
+    "median_interval",
+    "of_draws",
+]
 
 LEVEL = 0.95
 NAN = float("nan")
@@ -174,7 +184,9 @@ def _about(value: float, x: npt.NDArray[np.float64], skewed: bool) -> Interval:
     n = len(x)
     if n < 2 or not np.isfinite(value) or not np.isfinite(x).all():
         return Interval(value, n=n)
-    if np.ptp(x) <= ROUNDING * np.abs(x).max():  # nothing to learn a spread from; what is left is the rule of the median
+    if (
+        np.ptp(x) <= ROUNDING * np.abs(x).max()
+    ):  # nothing to learn a spread from; what is left is the rule of the median
         return Interval(value, value, value, n) if n >= UNANIMOUS else Interval(value, n=n, why=TOO_FEW)
     reach = _reach(x)
     low, high = value - reach, value + reach

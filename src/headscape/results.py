@@ -136,8 +136,14 @@ class Captions:
 
 
 def _sizes(data: Mapping[str, Any]) -> str:
-    """How many inputs the intervals of a figure rest on, as the parts with intervals say it by "n"."""
+    """How many inputs the intervals of a figure rest on, as the parts with intervals say it by "n".
+
+    A band that is no interval (from the least to the largest, one standard deviation) has "range" instead.
+    """
     parts = [data, *data.get("series", ())]
+    for part in parts:
+        if "low" in part and not {"n", "range"} & set(part):
+            raise ValueError(f"{part.get('name', 'a figure')} has an interval without its n")
     found = sorted({int(n) for part in parts if "low" in part for n in np.atleast_1d(part.get("n", []))})
     if not found:
         return ""

@@ -133,7 +133,10 @@ def test_what_was_learnt_needs_random_weights(result):
     within, cross = MEASURES.index("within"), MEASURES.index("cross")
     near.distance[..., within] = 0.5 * near.distance[..., cross] + 1e-3 * np.arange(N_PROMPT)[:, None]
     version, measures = result.versions.index("random weights"), near.measures.copy()
-    measures[0, ..., within], measures[version, ..., within] = measures[0, ..., cross], 0.1 * measures[version, ..., cross]
+    measures[0, ..., within], measures[version, ..., within] = (
+        measures[0, ..., cross],
+        0.1 * measures[version, ..., cross],
+    )
     learnt = replace(near, measures=measures)
     assert by_claim(learnt)["shots"].holds
     as_much = measures.copy()

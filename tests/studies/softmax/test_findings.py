@@ -43,7 +43,14 @@ def result(n=8, batches=8, unit="loss", columns=None, changes=None, at_once=None
     random = np.ones((len(COLUMNS), N_HEAD))
     random[COLUMNS.index("mean_kl")] = np.linspace(0.01, 0.03, N_HEAD)
     return SoftmaxResult(
-        **{"block": "decoder", "unit": unit, "tolerance": tolerance, "heads": frame, "values": values, "control": random},
+        **{
+            "block": "decoder",
+            "unit": unit,
+            "tolerance": tolerance,
+            "heads": frame,
+            "values": values,
+            "control": random,
+        },
         **{"changes_head": each, "changes_layer": each[:, :, :1], "changes_all": every, "base": np.full(n, 3.0)},
         **{"scales": np.ones((2, 2, 2)), "maps": {}, "tokens": {}, "settings": {"batches": batches}},
     )
@@ -183,7 +190,9 @@ def test_what_was_learnt_needs_random_weights_that_are_nearer_to_uniform(claim):
     assert verdict(alone, claim) == "cannot tell"
     assert any("control missing: random weights" in f.judgement.why for f in alone.findings() if f.judgement)
     same = found.control.copy()
-    same[COLUMNS.index("mean_kl")] = np.linspace(0.8, 1.3, N_HEAD)  # heads with random weights, around those of the model
+    same[COLUMNS.index("mean_kl")] = np.linspace(
+        0.8, 1.3, N_HEAD
+    )  # heads with random weights, around those of the model
     assert verdict(dataclasses.replace(found, control=same), claim) == "cannot tell"
 
 

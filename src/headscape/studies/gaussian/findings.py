@@ -271,9 +271,10 @@ def _propagated(r: GaussianResult) -> Finding:
     near = r.heads["covariance_off"].dropna() <= CLOSE
     rest = f"""
         . With fixed weights the covariance is off by {r.median("covariance_off")}{_random(r, "covariance_off")} and has
-        {r.median("trace_ratio")} of the measured trace; it is within {CLOSE:.0%} for {_share(near)} of heads. Halves of
-        the inputs differ by {r.heads["covariance_halves"].median():.3g}.
+        {r.median("trace_ratio")} of the measured trace; it is within {CLOSE:.0%} for {_share(near)} of heads.
     """
+    halves = float(r.heads["covariance_halves"].median())
+    rest += f" Halves of the inputs differ by {halves:.3g}." if halves == halves else ""
     return _of_heads(r, "propagated", "propagated", rest, lambda f: f["covariance_off"].quantile(NEARLY_ALL), **_WITHIN)
 
 

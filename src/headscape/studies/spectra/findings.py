@@ -41,7 +41,9 @@ def _less_than_values(r: SpectraResult, column: str, log: bool = False) -> Judge
         found.append(judge(mean_interval(r.difference(kind, "v", column, log) - before), below=0.0))
     worst = strictest(*found)
     if worst.verdict == "holds" and not r.has_initial:
-        return cannot_tell("control missing: the weights before training, which random weights stand for", worst.statistic)
+        return cannot_tell(
+            "control missing: the weights before training, which random weights stand for", worst.statistic
+        )
     what = f"difference to W_v by layer{', minus that before training' if r.has_initial else ''}"
     return replace(worst, why=f"{what}: " + "; ".join(f"W_{k} {j.why}" for k, j in zip("qk", found, strict=True)))
 
