@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 import headscape as hs
-from headscape.studies.collapse import collapse
 from headscape.intervals import geometric_interval
+from headscape.studies.collapse import collapse
 
 
 def by_claim(result):

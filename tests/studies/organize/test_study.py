@@ -212,7 +212,7 @@ def test_noise_does_not_beat_its_null(tmp_path):
 def test_a_ratio_of_alike_energies_is_no_structure(run):
     """The mean of a ratio of two alike energies lies above 1, and enough batches would show it."""
     result, rng = organize(run[0]), np.random.default_rng(0)
-    energy, null = (np.exp(rng.normal(-2, 0.4, result.energy.shape[1:] + (400,))).T for _ in range(2))
+    energy, null = (np.exp(rng.normal(-2, 0.4, (*result.energy.shape[1:], 400))).T for _ in range(2))
     alike = replace(result, energy=energy, null_energy=null)
     assert hs.mean_interval(alike.gain).low > 1 and alike.effect.value == pytest.approx(1, abs=0.05)
     (found,) = [f for f in alike.findings() if f.claim == "organize.structure"]
