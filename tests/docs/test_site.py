@@ -53,3 +53,16 @@ def test_the_tables_of_the_pages_are_those_of_the_results():
     for page, table in found:
         if table[2] != "coverage":  # it draws for seconds
             assert table[0] == table[1] + tables.MAKERS[table[2]](table[3].strip()) + table[4], (page.name, table[1])
+
+
+def test_no_interval_on_a_page_is_typed_by_hand():
+    """What was measured comes from a result file; sentences say what it means."""
+    made = re.compile(r"<!-- (?:made|tables): .*?<!-- end.*?-->|```.*?```", re.DOTALL)
+    interval = re.compile(r"[+-]?[\d.]+ \[[+-]?[\d.e-]+, [+-]?[\d.e-]+\]")
+    typed = {
+        page.relative_to(DOCS).as_posix(): found
+        for page in DOCS.rglob("*.md")
+        if not {"_build", "made"} & set(page.relative_to(DOCS).parts)
+        and (found := interval.findall(made.sub("", page.read_text())))
+    }
+    assert not typed
