@@ -109,7 +109,10 @@ def test_no_interval_below_the_precision_of_the_arithmetic(vit):
     layers = vit.by_layer.set_index(["arm", "layer"])
     last = layers.loc[("random, no skip", 6)]
     assert last["residual"] == vit.floor[0] and np.isnan(last["residual_low"]) and last["n"] == 8
-    assert (layers["residual"] >= vit.floor[0]).all()
+    assert (layers["residual"] >= vit.floor[0]).all() and not (layers["residual_low"] < vit.floor[0]).any()
+    for name in ("residual-cells", "residual-cells-random"):
+        figure = next(f for f in vit.figures() if f.id == name)
+        assert min(np.min(line["low"]) for line in figure.data["series"] if "low" in line) >= vit.floor[0]
     assert vit.by_variant.set_index("arm").loc["random, no skip", "residual_low":"residual_high"].isna().all()
     found = by_claim(vit)["collapse.work_random"]
     assert "moves it by at least" in found.text and "cannot be told (both are round-off)" in found.text

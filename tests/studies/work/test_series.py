@@ -24,6 +24,7 @@ def test_a_line_has_the_ends_of_its_intervals_only_where_all_are_known():
         ({"series": [line("a", [0], KNOWN[:1])]}, " n = 3."),
         ({"series": [line("a", [0], [Interval(1.0)])]}, ""),
         (bars({"a": KNOWN[1], "b": KNOWN[1]}), " n = 2."),
+        (bars({"a": KNOWN[0], "b": Interval(1.0, n=1)}), " n = 3."),  # one input has no interval
     ],
 )
 def test_a_figure_says_how_many_inputs_its_intervals_rest_on(data, said):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
 import numpy as np
@@ -100,7 +100,8 @@ class CollapseResult(Result):
         values = self.residuals(variant)[:, layer]
         if self.is_round_off(variant, layer):
             return Interval(float(values.max()), n=len(values), why="round-off")
-        return geometric_interval(values)
+        span, floor = geometric_interval(values), float(self.floor[self.at(variant)])  # type: ignore[index]
+        return replace(span, low=max(span.low, floor)) if span.known else span
 
     def alike(self, variant: str, different: bool = False) -> list[Similarity]:
         """Mode, median, mean and share of similarities over all inputs, before the first layer and after each."""
