@@ -1,5 +1,7 @@
 """Figures for paper show what their data say."""
 
+import itertools
+
 import numpy as np
 import pytest
 
@@ -46,7 +48,7 @@ def overlaps(drawn):
     boxes = [label.get_window_extent() for label in labels]
     if turn:
         return [i for i, gap in enumerate(np.diff([box.x1 for box in boxes])) if gap * np.sin(turn) < 0.9 * size]
-    return [i for i, (a, b) in enumerate(zip(boxes[:-1], boxes[1:], strict=True)) if a.x1 > b.x0]
+    return [i for i, (a, b) in enumerate(itertools.pairwise(boxes)) if a.x1 > b.x0]
 
 
 def test_names_under_a_file_do_not_run_into_each_other():

@@ -13,7 +13,18 @@ from headscape.errors import InputError
 from headscape.report.palette import LIGHT
 from headscape.results import FigureSpec
 
-__all__ = ["N_COLOURS", "counted", "dash_of", "error_bars", "grouped", "limits", "numbers", "shapes", "side_of", "ticks"]
+__all__ = [
+    "N_COLOURS",
+    "counted",
+    "dash_of",
+    "error_bars",
+    "grouped",
+    "limits",
+    "numbers",
+    "shapes",
+    "side_of",
+    "ticks",
+]
 
 N_COLOURS = len(LIGHT)
 MOST_BINS = 40

@@ -11,8 +11,8 @@ from headscape.report.coarsen import CELLS, MOST, cells_of, coarse_matrix
 from headscape.report.marks import (
     FEW_VIOLINS,
     N_COLOURS,
-    counted,
     Shape,
+    counted,
     dash_of,
     error_bars,
     grouped,

@@ -16,7 +16,7 @@ from headscape.intervals import Interval, exactly, geometric_interval, mean_inte
 from headscape.results import Finding
 from headscape.studies.collapse.result import entropy_column, four_of
 from headscape.studies.work.sentences import on_claim
-from headscape.verdicts import Judgement, cannot_tell, judge, of_different
+from headscape.verdicts import Judgement, cannot_tell, judge, of_different, strictest
 
 if TYPE_CHECKING:
     from headscape.studies.collapse.result import CollapseResult
@@ -57,35 +57,23 @@ def _judge(r: CollapseResult, statistic: Interval, **rule: Any) -> Judgement:
     return of_different(r.residuals("standard"), judge(statistic, **rule))
 
 
-def _strictest(*judgements: Judgement) -> Judgement:
-    """The first that does not hold; the last if all do."""
-    return next((one for one in judgements if one.verdict != "holds"), judgements[-1])
-
-
 def _rank(r: CollapseResult) -> Finding:
     assert r.rank is not None
     values = r.residuals("standard")
-    verdict = _strictest(
+    fall = mean_interval(np.log10(values[:, -1] / values[:, 0]))
+    verdict = strictest(
         _judge(r, geometric_interval(values[:, -1]), below=COLLAPSED, control="collapsed"),
-        _judge(
-            *(r, mean_interval(np.log10(values[:, -1] / values[:, 0]))),
-            **{"below": 0.0, "control": "decades since the first layer"},
-        ),
+        _judge(r, fall, below=0.0, control="decades since the first layer"),
     )
-    opening = {
-        "holds": "Tokens collapse along depth",
-        "does not hold": "Tokens do not collapse along depth",
-        "cannot tell": "Whether tokens collapse along depth cannot be told",
-    }[verdict.verdict]
     beside = [f"{r.interval(name)} {words}" for name, words in CONTROLS.items() if name in r.variants]
-    text = (
-        f"{opening} (rank collapse, Dong et al. 2021): their relative residual goes from {r.interval('standard', 0).value:.2g} "
+    rest = (
+        f"(rank collapse, Dong et al. 2021): their relative residual goes from {r.interval('standard', 0).value:.2g} "
         f"before the first layer to {r.interval('standard')} after the last"
         + "".join(f", {part}" for part in beside)
         + f"; collapsed is below {COLLAPSED:g}. The effective rank goes from {r.rank[0, :, 0].mean():.3g} to "
         f"{r.rank[0, :, -1].mean():.3g}."
     )
-    return Finding(text, "residual", verdict, "collapse.rank")
+    return on_claim("collapse.rank", verdict, rest, "residual")
 
 
 def _population(r: CollapseResult) -> Finding:
@@ -99,24 +87,19 @@ def _population(r: CollapseResult) -> Finding:
         verdict = cannot_tell("control missing: random weights", verdict.statistic)
         if "random" in peaks:
             verdict = _judge(r, mean_interval(peaks["standard"] - peaks["random"]), above=0.0, control="random weights")
-    opening = {
-        "holds": "There is a population of tokens that are all alike",
-        "does not hold": "There is no population of tokens that are all alike",
-        "cannot tell": "It cannot be told whether there is a population of tokens that are all alike",
-    }[verdict.verdict]
     shares = {name: float(np.mean([s.share for s in r.alike(name)[1:]])) for name in r.variants}
     unlike = ""
     if r.different is not None:
         unlike = f" ({np.mean([s.share for s in r.alike('standard', True)[1:]]):.2%} of pairs of different tokens)"
-    text = (
-        f"{opening}: the cosines of pairs of tokens have their mode above {PEAK:g} in "
+    rest = (
+        f": the cosines of pairs of tokens have their mode above {PEAK:g} in "
         f"{mean_interval(peaks['standard']).scaled(100)} % of the layers ({PAPER}: in every layer of the networks they "
         f"trained). On average {shares['standard']:.2%} of pairs have a cosine of {ALIKE:g} or more{unlike}; before the "
         f"first layer {r.alike('standard')[0].share:.2%}"
         + "".join(f", {shares[name]:.2%} {words}" for name, words in CONTROLS.items() if name in r.variants)
         + "."
     )
-    return Finding(text, "similarity", verdict, "collapse.population")
+    return on_claim("collapse.population", verdict, rest, "similarity")
 
 
 def _removed(r: CollapseResult) -> Finding:
