@@ -28,9 +28,9 @@ TOO_FEW = "too few to say"
 DECADES, ENOUGH = 2.0, 10
 """Spread of logarithms (sd) beyond which fewer inputs than `ENOUGH` have no interval: that of log-normal ones covers
 less than 90 % (docs/verdicts.md has the table)."""
-UNANIMOUS, ROUNDING = 6, 1e-12
-"""Inputs that must agree, to rounding, before their common value is an interval: fewer agree by chance more than 1 time
-in 20 where half of all inputs lie above it."""
+UNANIMOUS = 6
+"""Inputs that must agree before their common value is an interval: fewer agree by chance more than 1 time in 20, where
+half of all inputs lie above it."""
 
 
 @dataclass(frozen=True)
@@ -106,6 +106,10 @@ def mean_interval(values: npt.ArrayLike) -> Interval:
     x = x[~np.isnan(x)]
     if len(x) == 0:
         return Interval(NAN, n=0, why="no input")
+    if 1 < len(x) < UNANIMOUS and not np.ptp(
+        x
+    ):  # nothing to learn a spread from: what is left is the rule of the median
+        return Interval(float(x[0]), n=len(x), why=TOO_FEW)
     return _about(float(x.mean()), x, skewed=bool((x > 0).all() or (x < 0).all()))
 
 
@@ -115,7 +119,7 @@ def geometric_interval(values: npt.ArrayLike) -> Interval:
     The mean of a ratio of two alike things lies above 1; its geometric mean does not.
 
     >>> str(geometric_interval([0.5, 2.0, 0.25, 4.0]))
-    '1 [0.133, 7.52] (n = 4)'
+    '1 [0.133, 7.49] (n = 4)'
     """
     with np.errstate(over="ignore", divide="ignore"):  # two inputs can leave an interval open to infinity
         span = mean_interval(np.log10(np.asarray(values, dtype=float)))
@@ -184,10 +188,6 @@ def _about(value: float, x: npt.NDArray[np.float64], skewed: bool) -> Interval:
     n = len(x)
     if n < 2 or not np.isfinite(value) or not np.isfinite(x).all():
         return Interval(value, n=n)
-    if (
-        np.ptp(x) <= ROUNDING * np.abs(x).max()
-    ):  # nothing to learn a spread from; what is left is the rule of the median
-        return Interval(value, value, value, n) if n >= UNANIMOUS else Interval(value, n=n, why=TOO_FEW)
     reach = _reach(x)
     low, high = value - reach, value + reach
     if skewed:
