@@ -73,6 +73,14 @@ def test_a_lucky_draw_is_not_better_than_chance(result):
     assert found["prune.l1_top"].verdict == "cannot tell"
 
 
+def test_curves_say_how_many_inputs_their_intervals_rest_on(result):
+    curves = [made_up("novelty", CHEAP), made_up("gradient", DEAR), made_up("random", np.ones((4, 1, 5)))]
+    found = replace(result, criterion="novelty", compensation="mean", curves=curves, budget={})
+    words = {figure.id: figure.read for figure in found.figures()}
+    assert all(words[name].endswith(" n = 3.") for name in ("curves", "compensation"))  # of draws there is a range
+    assert words["correlations"].endswith(" n = 2.")
+
+
 def test_organization_has_to_beat_both_controls(result):
     unknown = [[[0.010000001, 0.0201, 0.51]]]  # dearer every time, by so many orders of magnitude that none is told
     for natural, verdict in ((DEAR, "holds"), ([[[0.0, 0.01, 0.001]]], "does not hold"), (unknown, "cannot tell")):
