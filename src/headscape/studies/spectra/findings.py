@@ -67,7 +67,7 @@ def _pressed(r: SpectraResult) -> Finding:
     verdict = _less_than_values(r, "energy", log=True)
     ratios = [float(np.exp(r.difference(kind, "v", "energy", log=True).mean())) for kind in "qk"]
     rest = f"""
-         relative to W_v. Energy over that of Xavier's initialization: {_means(r, "energy")}; the thesis found a tenth to a
+         relative to W_v. Energy over that of Xavier's initialization: {_means(r, "energy")}; Wertich (2024) found a tenth to a
         twentieth for W_q and W_k, and W_v unchanged. Per layer W_q has {ratios[0]:.2f} times the energy of W_v, W_k {ratios[1]:.2f} times
         (geometric means).
     """
@@ -78,7 +78,7 @@ def _above_noise(r: SpectraResult) -> Finding:
     own, xavier = (", ".join(f"W_{kind} {r.above_noise(kind, x):.0%}" for kind in "qkv") for x in (False, True))
     text = f"""
         Singular values above those of noise of the same shape and energy at the same rank: {own}; above noise of Xavier's variance (the
-        thesis' measure, about 10 % there): {xavier}.
+        measure of Wertich, 2024, who found about 10 %): {xavier}.
     """
     return Finding(text, "against-noise")
 
