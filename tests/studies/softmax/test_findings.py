@@ -78,6 +78,8 @@ def test_intervals_of_the_table_are_students_over_inputs():
         (0.001, 0.001, "cannot tell"),  # uniform attention passes too: the control does not fail
         ([0.5] * 5 + [0.001] * 5, [0.001] * 5 + [1.0] * 5, "holds"),  # only heads that need their map count
         (0.01, 1.0, "cannot tell"),  # at the tolerance
+        (0.001, [1.0] + [0.001] * 9, "cannot tell"),  # one head that needs its map says nothing of heads
+        (0.001, [1.0] * 5 + [0.01] * 5, "cannot tell"),  # half may need it as well, and nobody knows
     ],
 )
 def test_invariance_is_judged_on_heads_that_uniform_attention_fails(corollary, uniform, expected):

@@ -28,7 +28,7 @@ UNIFORM = 0.005
 TWICE = 1.9
 """Ratio of exponents from which the residual counts as twice as regular."""
 FEWEST = 3
-"""Inputs without which nothing is decided, whatever was asked for."""
+"""Inputs without which nothing is decided, whatever was asked for; also heads that need their map."""
 
 
 def findings(r: SoftmaxResult) -> list[Finding]:
@@ -87,17 +87,22 @@ def _without_model(r: SoftmaxResult) -> Finding:
 
 def _invariance(r: SoftmaxResult) -> Finding:
     own, uniform, paraproduct = (r.standing(name) for name in ("corollary", "mean", "paraproduct"))
-    needed = uniform == "no"
+    needed, may = uniform == "no", uniform != "yes"  # need their map, and may need it
     verdict = cannot_tell(
-        "no head is shown to need its map: with uniform attention none changes the model beyond the tolerance"
+        f"heads shown to need their map, by what uniform attention changes: {int(needed.sum())}, and it takes {FEWEST}"
+        if needed.any()
+        else "no head is shown to need its map: with uniform attention none changes the model beyond the tolerance"
     )
     among = "no head fails with uniform attention"
     if needed.any():
         passes, fails = ((own[needed] == said).mean() for said in ("yes", "no"))
         within = (r.heads["change_corollary"].abs() <= r.tolerance).to_numpy()[needed].mean()
-        share = Interval(float(within), float(passes), float(1 - fails), len(r.values))
+        # what is not known of a head, whether it needs its map or whether it passes, counts against either verdict
+        low, high = (needed & (own == "yes")).sum() / may.sum(), 1 - (may & (own == "no")).sum() / may.sum()
+        share = Interval(float(np.clip(within, low, high)), float(low), float(high), len(r.values))
         control = "nearly all of the heads that fail with uniform attention"
-        verdict = _decided(r, "softmax.invariance", judge(share, above=NEARLY_ALL, control=control))
+        if needed.sum() >= FEWEST:
+            verdict = _decided(r, "softmax.invariance", judge(share, above=NEARLY_ALL, control=control))
         among = f"of the heads that fail with uniform attention ({int(needed.sum())}), {passes:.0%} pass with Corollary 1 and {fails:.0%} fail"
     rest = f"""
          (Fasina, Pohle, Su and Coifman, 2025). Within {r.tolerance:g} {r.unit_name}, {int((own == "yes").sum())} of {r.n_heads} heads
