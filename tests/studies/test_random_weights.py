@@ -62,6 +62,8 @@ def test_random_weights_earn_no_tick_about_learning(name, tmp_path):
     results.append(compare([run, other]))
     findings = [finding for result in results for finding in result.findings() if finding.claim]
     assert len({claim(finding.claim).study for finding in findings}) == 6
+    learnt = {claim(finding.claim).study for finding in findings if claim(finding.claim).learnt}
+    assert learnt >= {"organize", "softmax", "spectra", "collapse", "compare"}  # of Gaussians only the vocabulary is
     sharp = next(result for result in results if result.study == "softmax")
     assert (sharp.heads["mean_kl"] > UNIFORM).all()  # or nothing could fail
     ticks = [str(f) for f in findings if f.verdict == "holds" and claim(f.claim).learnt]
