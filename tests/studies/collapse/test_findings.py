@@ -92,7 +92,7 @@ def test_a_run_with_fewer_inputs_than_asked_for_decides_nothing(load, tmp_path):
     hs.capture(load("vit-fmnist"), hs.sample_images(), batches=3, keep=("probs",), dtype="float32", out=run)
     said = by_claim(collapse(run, model=load("vit-fmnist"), cells=False))
     assert said["collapse.rank"].verdict == "cannot tell"
-    assert said["collapse.rank"].judgement.why == "too few inputs: 3, it takes 8 unless fewer are asked for"
+    assert said["collapse.rank"].judgement.why == "too few inputs: 3, at least 8 are needed unless fewer are requested"
     asked = by_claim(collapse(run, model=load("vit-fmnist"), cells=False, batches=3))
     assert asked["collapse.rank"].verdict == "does not hold"
 
@@ -115,7 +115,7 @@ def test_no_interval_below_the_precision_of_the_arithmetic(vit):
         assert min(np.min(line["low"]) for line in figure.data["series"] if "low" in line) >= vit.floor[0]
     assert vit.by_variant.set_index("arm").loc["random, no skip", "residual_low":"residual_high"].isna().all()
     found = by_claim(vit)["collapse.work_random"]
-    assert "moves it by at least" in found.text and "cannot be told (both are round-off)" in found.text
+    assert "moves it by at least" in found.text and "an unknown amount (both are round-off)" in found.text
     assert found.verdict == "does not hold" and not found.judgement.statistic.n  # a bound, not an estimate over inputs
 
 

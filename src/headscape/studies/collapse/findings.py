@@ -1,4 +1,4 @@
-"""What the collapse study says, in sentences: rank, the four variants, entropy and the bounds.
+"""What the collapse study found, in sentences: rank, the four variants, entropy and the bounds.
 
 The claims are those of Masumura and Taki (2025, Modern Hopfield Attention); rank collapse is Dong et al. (2021).
 """
@@ -53,7 +53,7 @@ def _judge(r: CollapseResult, statistic: Interval, **rule: Any) -> Judgement:
     n, asked = len(r.residuals("standard")), int(r.settings.get("asked", r.settings["batches"]))
     needed = min(ENOUGH, max(FEWEST, asked))
     if n < needed:
-        return cannot_tell(f"too few inputs: {n}, it takes {needed} unless fewer are asked for", statistic)
+        return cannot_tell(f"too few inputs: {n}, at least {needed} are needed unless fewer are requested", statistic)
     return of_different(r.residuals("standard"), judge(statistic, **rule))
 
 
@@ -105,7 +105,7 @@ def _population(r: CollapseResult) -> Finding:
 def _removed(r: CollapseResult) -> Finding:
     before, after = (r.alike_by_input(name, "share").mean(axis=1) for name in ("standard", "hidden"))
     text = f"""
-        Whether training with a hidden state removes tokens that are alike ({PAPER}) cannot be told from this model.
+        We cannot tell from this model whether training with a hidden state removes tokens that are alike ({PAPER}).
         With a hidden state inserted (a' = {r.settings["alpha_hidden"]:g}, no training), the share of such pairs goes
         from {before.mean():.2%} to {after.mean():.2%}, mean over layers, a change of
         {mean_interval(after - before).scaled(100)} points.
@@ -144,7 +144,7 @@ def _moved(r: CollapseResult, one: str, other: str, signed: bool = False) -> str
     apart = np.log10(r.residuals(other)[:, -1] / r.residuals(one)[:, -1])
     lost = r.is_round_off(one) + r.is_round_off(other)
     if lost == 2:
-        return "an amount that cannot be told (both are round-off)"
+        return "an unknown amount (both are round-off)"
     if lost:
         return f"at least {abs(apart).min():.3g}"
     return str(mean_interval(apart if signed else abs(apart)))
@@ -178,7 +178,7 @@ def _entropy(r: CollapseResult) -> Finding:
 def _bounds(r: CollapseResult) -> list[Finding]:
     if r.causal:
         text = "Causal attention has no bound: a masked key makes D infinite, so neither the printed nor the repaired "
-        return [Finding(f"{text}inequality says anything about this model.")]
+        return [Finding(f"{text}inequality tells anything about this model.")]
     if not len(r.bounds):
         return []
     met = r.bounds[r.bounds["spread"] <= CONDITION]

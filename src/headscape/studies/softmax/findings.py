@@ -1,4 +1,4 @@
-"""What the softmax study says, in sentences: claims of Fasina, Pohle, Su and Coifman (2025), each beside its controls."""
+"""What the softmax study found, in sentences: claims of Fasina, Pohle, Su and Coifman (2025), each with its controls."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def findings(r: SoftmaxResult) -> list[Finding]:
 def _decided(r: SoftmaxResult, id: str, judgement: Judgement) -> Judgement:
     """The judgement on a claim, if there are enough inputs for any; what is said to be learnt, random weights must lack."""
     n, needed = len(r.values), min(ENOUGH, max(FEWEST, int(r.settings["batches"])))
-    few = f"too few inputs: {n}, it takes {needed} unless fewer are asked for"
+    few = f"too few inputs: {n}, at least {needed} are needed unless fewer are requested"
     if n < needed:
         return cannot_tell(few, judgement.statistic)
     judgement = of_different(r.values, judgement)
@@ -125,7 +125,7 @@ def _pointwise(r: SoftmaxResult) -> Finding:
 
 
 def _orders(r: SoftmaxResult) -> list[Finding]:
-    """Eq. 12 without its boundary terms beside the mean, and with all terms of second order beside itself."""
+    """Eq. 12 without its boundary terms against the mean, and with all terms of second order against eq. 12 itself."""
     asked = {"softmax.printed": ("printed", "mean"), "softmax.second_order": ("second_order", "paraproduct")}
     if "printed_error" not in r.heads:
         return []

@@ -33,7 +33,7 @@ Arrays = dict[str, npt.NDArray[Any]]
 
 @dataclass(frozen=True)
 class TextData:
-    """Token ids of each part, one stream each, and how many bytes a token stands for on average."""
+    """Token ids of each part, one stream each, and the mean number of bytes per token."""
 
     parts: Arrays
     outputs: int  # the vocabulary
@@ -102,7 +102,7 @@ Data = TextData | ImageData
 
 
 def stored_data(data: Data | Path, config: NetworkConfig) -> Data:
-    """What a unit of work is given: the data, or a folder of `save_record`."""
+    """The input of a unit of work: the data, or a folder of `save_record`."""
     return data if not isinstance(data, Path) else _read(data, ImageData if config.kind == "vit" else TextData)
 
 

@@ -1,4 +1,4 @@
-"""What the training comparison says, in sentences. The claims are those of Masumura and Taki (2025)."""
+"""What the training comparison found, in sentences. The claims are those of Masumura and Taki (2025)."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ __all__ = ["findings", "usable"]
 COLLAPSED = 0.01
 """Share of pairs with a cosine of .99 or more from which a layer counts as having aligned tokens."""
 FEW = 3
-"""Seeds below which intervals say little."""
+"""Number of seeds below which intervals are of little use."""
 
 
 def findings(r: TrainResult) -> list[Finding]:
@@ -35,7 +35,7 @@ def findings(r: TrainResult) -> list[Finding]:
 
 
 def usable(r: TrainResult) -> Judgement:
-    """Whether standard attention clearly beats the strongest baseline: otherwise no comparison says anything."""
+    """Whether standard attention clearly beats the strongest baseline: otherwise comparisons are meaningless."""
     own, name, reached = mean_interval(r.scores("standard")), r.strongest, r.baselines[r.strongest]
     return judge(own, above=reached, control=name) if r.images else judge(own, below=reached, control=name)
 
@@ -140,5 +140,5 @@ def _cautions(r: TrainResult) -> list[Finding]:
         which = ", ".join(f"{row.arm} at {row.rate:g}" for row in diverged.itertuples())
         found.append(Finding(f"Runs whose loss did not stay finite: {which}.", "rates"))
     if len(r.settings["seeds"]) < FEW:
-        found.append(Finding("Fewer than three seeds: the intervals say little or do not exist.", "scores"))
+        found.append(Finding("Fewer than three seeds: the intervals are wide or do not exist.", "scores"))
     return found
