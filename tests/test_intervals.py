@@ -79,6 +79,18 @@ def test_the_jackknife_covers_means_over_pairs():
     assert share > 0.92
 
 
+def test_a_few_inputs_that_agree_have_no_interval():
+    """Half of all inputs have 0.3: a few agree on it by chance, and an interval of no width would miss the mean."""
+    for n in (2, 3, 5):
+        found = mean_interval([0.3] * n)
+        assert not found.known and found.why == "too few to say" and found.n == n
+    assert mean_interval([0.5] * 6).low == mean_interval([0.5] * 6).high == 0.5
+    rng = np.random.default_rng(0)
+    for n in (2, 3, 5, 6, 8):
+        drawn = [mean_interval(np.where(rng.random(n) < 0.5, 0.3, rng.random(n))) for _ in range(400)]
+        assert np.mean([one.known and one.low == one.high for one in drawn]) < 0.05
+
+
 def test_nan_inputs_do_not_count():
     assert mean_interval([1.0, np.nan, 3.0]) == mean_interval([1.0, 3.0])
     assert mean_interval([np.nan]).n == 0

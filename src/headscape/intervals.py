@@ -10,7 +10,17 @@ import numpy as np
 import numpy.typing as npt
 from scipy.stats import binom, t
 
-__all__ = ["Interval", "another", "exactly", "jackknife", "mean_interval", "median_interval", "of_draws"]
+__all__ = [
+    "Interval",
+    "another",
+    "distinct",
+    "exactly",
+    "geometric_interval",
+    "jackknife",
+    "mean_interval",
+    "median_interval",
+    "of_draws",
+]
 
 LEVEL = 0.95
 NAN = float("nan")
@@ -18,6 +28,9 @@ TOO_FEW = "too few to say"
 DECADES, ENOUGH = 2.0, 10
 """Spread of logarithms (sd) beyond which fewer inputs than `ENOUGH` have no interval: that of log-normal ones covers
 less than 90 % (docs/verdicts.md has the table)."""
+UNANIMOUS = 6
+"""Inputs that must agree before their common value is an interval: fewer agree by chance more than 1 time in 20, where
+half of all inputs lie above it."""
 
 
 @dataclass(frozen=True)
@@ -65,13 +78,24 @@ def exactly(value: float) -> Interval:
     return Interval(float(value), float(value), float(value))
 
 
+def distinct(values: npt.ArrayLike) -> int:
+    """How many inputs there are in truth, from what was measured on each (first axis): the same input twice is one.
+
+    >>> distinct([[0.1, 0.2], [0.3, 0.1], [0.1, 0.2]])
+    2
+    """
+    rows = np.asarray(values, dtype=float)
+    return len({row.tobytes() for row in rows})
+
+
 def mean_interval(values: npt.ArrayLike) -> Interval:
     """Mean of independent inputs with its interval; for a paired difference give the differences.
 
     Student's interval covers 95 % for normal inputs whatever their number, and too little for skewed ones. Inputs of
     one sign may be skewed: for them it is joined with Cox's interval for log-normal inputs, exp(m + s^2/2 +- t
     sqrt(s^2/n + s^4/2(n + 1))) with m and s those of the logarithms, which is the same where inputs hardly vary. Few
-    inputs over many orders of magnitude have none. NaN inputs are left out and do not count.
+    inputs over many orders of magnitude have none, and neither have five or fewer that all agree. NaN inputs are left out
+    and do not count.
 
     >>> hs.mean_interval([-1.0, 0.0, 1.0])
     Interval(value=0.0, low=-2.484..., high=2.484..., n=3, why='')
@@ -79,14 +103,32 @@ def mean_interval(values: npt.ArrayLike) -> Interval:
     True
     >>> hs.mean_interval([1.0]).known
     False
-    >>> str(hs.mean_interval([1e-9, 1e-4, 1.0]))
-    '0.333 (n = 3, too few to say)'
+    >>> str(hs.mean_interval([1e-9, 1e-4, 1.0])), str(hs.mean_interval([0.5, 0.5, 0.5]))
+    ('0.333 (n = 3, too few to say)', '0.5 (n = 3, too few to say)')
     """
     x = np.asarray(values, dtype=float).ravel()
     x = x[~np.isnan(x)]
     if len(x) == 0:
         return Interval(NAN, n=0, why="no input")
+    if 1 < len(x) < UNANIMOUS and not np.ptp(
+        x
+    ):  # nothing to learn a spread from: what is left is the rule of the median
+        return Interval(float(x[0]), n=len(x), why=TOO_FEW)
     return _about(float(x.mean()), x, skewed=bool((x > 0).all() or (x < 0).all()))
+
+
+def geometric_interval(values: npt.ArrayLike) -> Interval:
+    """Geometric mean of positive inputs with its interval: for ratios, and for what differs by orders of magnitude.
+
+    The mean of a ratio of two alike things lies above 1; its geometric mean does not.
+
+    >>> str(geometric_interval([0.5, 2.0, 0.25, 4.0]))
+    '1 [0.133, 7.49] (n = 4)'
+    """
+    with np.errstate(over="ignore", divide="ignore"):  # two inputs can leave an interval open to infinity
+        span = mean_interval(np.log10(np.asarray(values, dtype=float)))
+        value, low, high = (float(np.power(10.0, end)) for end in (span.value, span.low, span.high))
+    return Interval(value, low, high, span.n, span.why)
 
 
 def another(values: npt.ArrayLike) -> Interval:

@@ -136,9 +136,18 @@ class Captions:
 
 
 def _sizes(data: Mapping[str, Any]) -> str:
-    """How many inputs the intervals of a figure are based on: the "n" of its parts that have intervals."""
+    """How many inputs the intervals of a figure are based on: the "n" of its parts that have intervals.
+
+    A band that is no interval (from the least to the largest, one standard deviation) has "range" instead.
+    """
     parts = [data, *data.get("series", ())]
-    counts = [int(n) for part in parts if "low" in part for n in np.atleast_1d(part.get("n", []))]
+    for part in parts:
+        if "low" in part and not {"n", "range"} & set(part):
+            raise ValueError(f"{part.get('name', 'a figure')} has an interval without its n")
+    known = [
+        (np.atleast_1d(part["n"]), np.isfinite(np.asarray(part["low"], dtype=float))) for part in parts if "n" in part
+    ]
+    counts = (int(n) for sizes, here in known for n in (sizes[here] if len(sizes) == len(here) else sizes))
     found = sorted({n for n in counts if n})  # a formula beside them has none
     if not found:
         return ""

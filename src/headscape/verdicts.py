@@ -5,9 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Literal
 
-from headscape.intervals import Interval, exactly
+import numpy.typing as npt
 
-__all__ = ["Judgement", "Verdict", "cannot_tell", "judge", "strictest"]
+from headscape.intervals import Interval, distinct, exactly
+
+__all__ = ["Judgement", "Verdict", "cannot_tell", "judge", "of_different", "strictest"]
 
 Verdict = Literal["holds", "does not hold", "cannot tell"]
 
@@ -87,6 +89,17 @@ def judge(
     side = "above" if higher else "below"
     verdict: Verdict = "holds" if higher == (above is not None) else "does not hold"
     return Judgement(verdict, f"{statistic} lies {side} {name}", statistic)
+
+
+def of_different(measured: npt.ArrayLike, judgement: Judgement) -> Judgement:
+    """The judgement, unless inputs repeat, by what was measured on each (first axis): n then counts some of them twice.
+
+    >>> of_different([[0.1, 0.2], [0.3, 0.1], [0.1, 0.2]], Judgement("holds", "rule")).why
+    'only 2 of 3 inputs are different, and n counts independent ones; capture other inputs'
+    """
+    different, n = distinct(measured), len(measured)  # type: ignore[arg-type]
+    why = f"only {different} of {n} inputs are different, and n counts independent ones; capture other inputs"
+    return judgement if different == n else cannot_tell(why, judgement.statistic)
 
 
 def strictest(*judgements: Judgement) -> Judgement:

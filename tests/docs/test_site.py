@@ -68,3 +68,16 @@ def test_every_theory_page_has_formula_picture_correction_and_references():
         for ground in ("light", "dark"):  # drawn by docs/theory/make_pictures.py
             assert f"```{{image}} ../images/theory/{page.stem}-{ground}.svg\n:class: only-{ground}\n" in text
             assert (DOCS / "images" / "theory" / f"{page.stem}-{ground}.svg").is_file()
+
+
+def test_no_interval_on_a_page_is_typed_by_hand():
+    """What was measured comes from a result file; sentences say what it means."""
+    made = re.compile(r"<!-- (?:made|tables|from): .*?<!-- end.*?-->|```.*?```", re.DOTALL)
+    interval = re.compile(r"[+-]?[\d.]+ \[[+-]?[\d.e-]+, [+-]?[\d.e-]+\]")
+    typed = {
+        page.relative_to(DOCS).as_posix(): found
+        for page in DOCS.rglob("*.md")
+        if not {"_build", "made"} & set(page.relative_to(DOCS).parts)
+        and (found := interval.findall(made.sub("", page.read_text())))
+    }
+    assert not typed

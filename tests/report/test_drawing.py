@@ -1,11 +1,14 @@
 """Figures for paper show what their data say."""
 
+import itertools
+
 import numpy as np
 import pandas as pd
 import pytest
 
-from headscape.report.drawing import draw
+from headscape.report.drawing import draw, style
 from headscape.report.gather import Section
+from headscape.report.pictures import picture
 from headscape.results import FigureSpec
 from headscape.tensor import HeadId
 
@@ -46,3 +49,30 @@ def test_an_unknown_interval_has_no_error_bar():
     (bars,) = (container for container in ax.containers if hasattr(container, "has_yerr"))
     ends = [segment[:, 1].tolist() for segment in bars[2][0].get_segments()]
     assert ends == [[1.5, 3.0], [1.0, 1.0]]
+
+
+def overlaps(drawn):
+    """Names under an axis that run into the next one: slanted lines of text side by side, or boxes in a row."""
+    drawn.draw_without_rendering()
+    labels = [label for label in drawn.axes[0].get_xticklabels() if label.get_text()]
+    turn, size = np.radians(labels[0].get_rotation()), labels[0].get_fontsize() * drawn.dpi / 72
+    boxes = [label.get_window_extent() for label in labels]
+    if turn:
+        return [i for i, gap in enumerate(np.diff([box.x1 for box in boxes])) if gap * np.sin(turn) < 0.9 * size]
+    return [i for i, (a, b) in enumerate(itertools.pairwise(boxes)) if a.x1 > b.x0]
+
+
+def test_names_under_a_file_do_not_run_into_each_other():
+    names = [f"paraproduct, number {i}" for i in range(14)]
+    groups = [{"name": f"group {i}", "values": np.linspace(-0.441, -0.0439, 9) - i} for i in range(5)]
+    with style():
+        assert not overlaps(figure("bars", names=names, values=np.arange(14.0)))
+        assert not overlaps(figure("violins", groups=groups))
+
+
+def test_between_layers_an_axis_has_no_ticks():
+    data = {"series": [{"name": "a", "x": [1, 2, 3], "y": [0.0, 1.0, 2.0]}]}
+    ticks = figure("lines", **data).axes[0].get_xticks()
+    assert np.array_equal(ticks, np.round(ticks))
+    spec = FigureSpec(id="f", title="F", kind="lines", data=data, read="Look.")
+    assert picture(spec, SECTION)["layout"]["xaxis"]["dtick"] == 1

@@ -11,6 +11,7 @@ from headscape.studies.compare import compare
 from headscape.studies.gaussian import gaussian
 from headscape.studies.organize import organize
 from headscape.studies.softmax import softmax
+from headscape.studies.softmax.findings import UNIFORM
 from headscape.studies.spectra import spectra
 from tiny import Letters
 from zoo import ZOO
@@ -18,10 +19,22 @@ from zoo import ZOO
 TEXT = "it was the best of times, it was the worst of times, it was the age of wisdom, it was the age of foolishness. "
 
 
+WIDTH, FULL = 32, 768
+"""Hidden size of the tiny networks, and of the networks they stand for."""
+
+
 def untrained(name, seed):
-    """A tiny network as transformers draws it."""
+    """A tiny network as transformers draws it, with scores as spread as in one of full width.
+
+    At the width of the zoo all attention is uniform to a part in a thousand, and no claim about it can be tested.
+    """
     torch.manual_seed(seed)
-    return hs.wrap_module(ZOO[name]().eval(), tokenizer=Letters(), name=f"{name}-{seed}")
+    network = ZOO[name]().eval()
+    with torch.no_grad():
+        for parameter in network.parameters():
+            if parameter.dim() == 2:
+                parameter.mul_((FULL / WIDTH) ** 0.5)
+    return hs.wrap_module(network, tokenizer=Letters(), name=f"{name}-{seed}")
 
 
 def captured(model, out):
@@ -49,5 +62,9 @@ def test_random_weights_earn_no_tick_about_learning(name, tmp_path):
     results.append(compare([run, other]))
     findings = [finding for result in results for finding in result.findings() if finding.claim]
     assert len({claim(finding.claim).study for finding in findings}) == 6
+    learnt = {claim(finding.claim).study for finding in findings if claim(finding.claim).learnt}
+    assert learnt >= {"organize", "softmax", "spectra", "collapse", "compare"}  # of Gaussians only the vocabulary is
+    sharp = next(result for result in results if result.study == "softmax")
+    assert (sharp.heads["mean_kl"] > UNIFORM).all()  # or nothing could fail
     ticks = [str(f) for f in findings if f.verdict == "holds" and claim(f.claim).learnt]
     assert not ticks

@@ -15,10 +15,11 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.colors import LinearSegmentedColormap
 from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator
 
 from headscape.errors import InputError
 from headscape.report.gather import LINKED, Section
-from headscape.report.marks import FEW_VIOLINS, dash_of, error_bars, grouped, limits, shapes, ticks
+from headscape.report.marks import FEW_VIOLINS, counted, dash_of, error_bars, grouped, limits, shapes, ticks
 from headscape.report.palette import CIVIDIS, LIGHT, PAPER_MARKERS, PURPLE_ORANGE
 from headscape.report.text import visible
 from headscape.results import FigureSpec
@@ -31,6 +32,8 @@ SEQUENTIAL = LinearSegmentedColormap.from_list("cividis10", CIVIDIS)
 DIVERGING = LinearSegmentedColormap.from_list("purple-orange", PURPLE_ORANGE)
 DASHED = {"dash": "dashed", "dot": "dotted", "dashdot": "dashdot"}  # matplotlib's names of plotly's dashes
 _BLUES = ("#f6f5f0", "#b9d2e8", "#6ea9d4", "#3079b8", "#0e4f90", "#062c5c")
+FEW_NAMES = 6
+"""Long names that fit under a column where they are slanted a little."""
 ATTENTION = LinearSegmentedColormap.from_list("attention", _BLUES)
 
 
@@ -97,6 +100,8 @@ def _lines(spec: FigureSpec) -> Figure:
         ax.plot(line["x"], line["y"], label=words(line.get("name", "")), marker=marker, **looks)
         if line.get("low") is not None and line.get("high") is not None:
             ax.fill_between(line["x"], line["low"], line["high"], color=looks["color"], alpha=0.18, linewidth=0)
+    if counted(spec):
+        ax.xaxis.set_major_locator(MaxNLocator(integer=True))
     return _legend(figure, len(spec.data["series"]))
 
 
@@ -134,8 +139,9 @@ def _bars(spec: FigureSpec) -> Figure:
 
 def _name_columns(ax: Axes, names: Sequence[str]) -> None:
     """Put names under the places 0, 1, ..; long ones slanted, so that they do not run into each other."""
-    long = max(map(len, names), default=0) > 8
-    ax.set_xticks(range(len(names)), names, rotation=25 if long else 0, ha="right" if long else "center")
+    long, steep = max(map(len, names), default=0) > 8, len(names) > FEW_NAMES
+    looks: dict[str, Any] = {"rotation": 60 if steep else 25, "rotation_mode": "anchor", "ha": "right", "va": "center"}
+    ax.set_xticks(range(len(names)), names, **looks if long else {})
 
 
 def heatmap(spec: FigureSpec, height: float = 3.0) -> Figure:
@@ -177,11 +183,12 @@ def _violins(spec: FigureSpec) -> Figure:
         ax.plot(x, y, marker, label=statistic, **hollow)
     shown_names = [words(name, 24) for name in names]
     if len(drawn) == len(names) <= FEW_VIOLINS:
+        many = len(names) > 3  # what they print side by side must fit
         shown_names = [
-            "\n".join([name, *(f"{k} {v:.3g}" for k, v in shape.statistics.items())])
+            "\n".join([name, *(f"{k} {v:.{2 if many else 3}g}" for k, v in shape.statistics.items())])
             for name, shape in zip(shown_names, drawn, strict=True)
         ]
-        ax.set_xticks(range(len(names)), shown_names, fontsize=6)
+        ax.set_xticks(range(len(names)), shown_names, fontsize=5 if many else 6)
     else:
         _name_columns(ax, shown_names)
     ax.set_xlim(-0.55, len(names) - 0.45)

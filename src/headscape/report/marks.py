@@ -13,12 +13,25 @@ from headscape.errors import InputError
 from headscape.report.palette import LIGHT
 from headscape.results import FigureSpec
 
-__all__ = ["N_COLOURS", "dash_of", "error_bars", "grouped", "limits", "numbers", "shapes", "side_of", "ticks"]
+__all__ = [
+    "N_COLOURS",
+    "counted",
+    "dash_of",
+    "error_bars",
+    "grouped",
+    "limits",
+    "numbers",
+    "shapes",
+    "side_of",
+    "ticks",
+]
 
 N_COLOURS = len(LIGHT)
 MOST_BINS = 40
 FEW_VIOLINS = 6
 """Violins up to which mode, median and mean are printed as well."""
+FEW_STEPS = 12
+"""Whole numbers up to which an axis names each of them."""
 DASHES = ("solid", "dash", "dot", "dashdot")
 FloatArray = npt.NDArray[np.float64]
 
@@ -36,6 +49,12 @@ def grouped(spec: FigureSpec, n: int) -> list[tuple[str, npt.NDArray[np.intp]]]:
     group = spec.data.get("group")
     of_item = np.array([str(g) for g in group]) if group is not None else np.full(n, "")
     return [(name, np.flatnonzero(of_item == name)) for name in dict.fromkeys(of_item.tolist())]
+
+
+def counted(spec: FigureSpec) -> bool:
+    """Whether lines go over a few whole numbers (layers, iterations): between them an axis has nothing to say."""
+    x = np.concatenate([[], *(numbers(line["x"], spec, "x") for line in spec.data["series"])])
+    return not spec.log_x and len(x) > 0 and bool(np.array_equal(x, np.round(x)) and np.ptp(x) <= FEW_STEPS)
 
 
 def error_bars(spec: FigureSpec, values: FloatArray) -> tuple[FloatArray, FloatArray] | None:

@@ -12,6 +12,7 @@ from headscape.report.marks import (
     FEW_VIOLINS,
     N_COLOURS,
     Shape,
+    counted,
     dash_of,
     error_bars,
     grouped,
@@ -54,7 +55,8 @@ def _lines(spec: FigureSpec) -> Plot:
         looks = {"mode": "lines+markers" if len(x) <= 40 and not line.get("dash") else "lines", "line": style}
         marker = {"marker": {"size": 5, "color": colour}}
         traces.append(common | {"x": x, "y": y, "name": plotly_text(line.get("name", ""))} | looks | marker)
-    return traces, {"showlegend": len(spec.data["series"]) > 1}
+    layout: dict[str, Any] = {"showlegend": len(spec.data["series"]) > 1}
+    return traces, layout | ({"xaxis": layout_of(spec)["xaxis"] | {"dtick": 1}} if counted(spec) else {})
 
 
 def _scatter(spec: FigureSpec) -> Plot:

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 import headscape as hs
+from headscape.intervals import geometric_interval
 from headscape.studies.collapse import collapse
-from headscape.studies.collapse.result import geometric
 
 
 def by_claim(result):
@@ -86,11 +86,33 @@ def test_few_inputs_cannot_tell(vit_run, load, batches):
     assert said["collapse.rank"].verdict == "cannot tell" and said["collapse.population"].verdict == "cannot tell"
 
 
+def test_a_run_with_fewer_inputs_than_asked_for_decides_nothing(load, tmp_path):
+    """Three inputs were all there is, and nobody asked to decide on them."""
+    run = tmp_path / "run"
+    hs.capture(load("vit-fmnist"), hs.sample_images(), batches=3, keep=("probs",), dtype="float32", out=run)
+    said = by_claim(collapse(run, model=load("vit-fmnist"), cells=False))
+    assert said["collapse.rank"].verdict == "cannot tell"
+    assert said["collapse.rank"].judgement.why == "too few inputs: 3, at least 8 are needed unless fewer are requested"
+    asked = by_claim(collapse(run, model=load("vit-fmnist"), cells=False, batches=3))
+    assert asked["collapse.rank"].verdict == "does not hold"
+
+
+def test_the_same_input_eight_times_is_one(vit):
+    again = vit.residual.copy()
+    again[:, 1:] = again[:, :1]
+    said = by_claim(replace(vit, residual=again))
+    for claim in ("collapse.rank", "collapse.population", "collapse.work"):
+        assert said[claim].verdict == "cannot tell" and "only 1 of 8 inputs" in said[claim].judgement.why
+
+
 def test_no_interval_below_the_precision_of_the_arithmetic(vit):
     layers = vit.by_layer.set_index(["arm", "layer"])
     last = layers.loc[("random, no skip", 6)]
     assert last["residual"] == vit.floor[0] and np.isnan(last["residual_low"]) and last["n"] == 8
-    assert (layers["residual"] >= vit.floor[0]).all()
+    assert (layers["residual"] >= vit.floor[0]).all() and not (layers["residual_low"] < vit.floor[0]).any()
+    for name in ("residual-cells", "residual-cells-random"):
+        figure = next(f for f in vit.figures() if f.id == name)
+        assert min(np.min(line["low"]) for line in figure.data["series"] if "low" in line) >= vit.floor[0]
     assert vit.by_variant.set_index("arm").loc["random, no skip", "residual_low":"residual_high"].isna().all()
     found = by_claim(vit)["collapse.work_random"]
     assert "moves it by at least" in found.text and "an unknown amount (both are round-off)" in found.text
@@ -98,5 +120,5 @@ def test_no_interval_below_the_precision_of_the_arithmetic(vit):
 
 
 def test_two_inputs_that_differ_by_decades_leave_an_interval_open():
-    found = geometric(np.array([1e-300, 1.0]))
+    found = geometric_interval(np.array([1e-300, 1.0]))
     assert found.value == pytest.approx(1e-150) and not np.isfinite(found.high)

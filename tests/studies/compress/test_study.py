@@ -6,6 +6,7 @@ import pytest
 import headscape as hs
 from commands import headscape, one_line_error
 from headscape.errors import InputError
+from headscape.intervals import mean_interval
 from headscape.studies.compress import CompressResult
 from headscape.studies.compress.study import as_maps
 from planted_runs import make_run
@@ -43,14 +44,23 @@ def test_planted_blocks_need_few_coefficients_once_organized(blocks, result):
 
 def test_rates_are_slopes():
     shares = np.array([0.01, 0.1, 1.0])
+    slopes = np.array([0.68, 0.7, 0.72])  # of the three inputs
     raw = np.broadcast_to(shares**-0.4, (3, 5, 3)).copy()
-    raw[:, 1] = shares**-0.7
-    made = CompressResult(shares, raw, raw, np.full((3, 2), 0.6), None, "", {"shares": shares.tolist()})
+    raw[:, 1] = shares ** -slopes[:, None]
+
+    def rate(alpha, raw=raw):
+        exponents = alpha + np.array([[0.0], [0.01], [-0.01]]) * np.ones(2)
+        made = CompressResult(shares, raw, raw, exponents, None, "", {"shares": shares.tolist()})
+        (found,) = [finding for finding in made.findings() if finding.claim == "compress.rate"]
+        return made, found
+
+    made, found = rate(0.6)
     np.testing.assert_allclose(made.rates["organized"], 0.4)
-    (rate,) = [finding for finding in made.findings() if finding.claim == "compress.rate"]
-    assert rate.verdict == "holds" and rate.judgement.statistic.value == pytest.approx(0.1)
-    rough = CompressResult(shares, raw, raw, np.full((3, 2), -0.1), None, "", {"shares": shares.tolist()})
-    assert [f.verdict for f in rough.findings() if f.claim == "compress.rate"] == ["cannot tell"]  # nothing is promised
+    assert found.verdict == "holds" and found.judgement.statistic.value == pytest.approx(0.1)
+    assert f"as k to the power {mean_interval(-slopes)};" in found.text  # value and both ends are negative
+    assert rate(-0.1)[1].verdict == "cannot tell"  # nothing is promised
+    raw[2] = raw[0]
+    assert "only 2 of 3 inputs are different" in rate(0.6, raw)[1].judgement.why
 
 
 def test_maps_are_probabilities_over_present_keys():

@@ -99,6 +99,17 @@ def test_a_random_model_earns_no_tick_about_what_is_learnt(name, result):
     assert not any(found[claim].holds for claim in ("self", "next", "sphere") if claim in found)
 
 
+def test_few_heads_are_in_order_by_chance(result):
+    """Two heads are in the predicted order every other time, whatever the weights say."""
+    for n, decided in ((2, False), (3, False), (8, True)):
+        frame = result.heads.iloc[:n].assign(row_variance=np.arange(n) + 1.0, row_variance_predicted=np.arange(n) + 2.0)
+        columns = list(frame.columns.drop(["block", "layer", "head", "note"]))
+        folds = np.repeat(frame[columns].to_numpy(dtype=float)[None], 9, axis=0)
+        few = by_claim(changed(result, heads=frame, folds=folds, control=None, control_folds=None))["chain_variance"]
+        assert "rank correlation 1 [1, 1] (n = 9)" in few.text
+        assert few.verdict == ("holds" if decided else "cannot tell"), n
+
+
 def test_what_is_below_rounding_has_no_interval(result):
     """Spreads of some 1e-16: tokens are one, and how far alpha matters cannot be told."""
     arrays = dict(result.arrays)

@@ -307,9 +307,11 @@ def test_the_temperature_of_a_head_is_that_of_the_model_with_its_scores_scaled(l
         with torch.no_grad():
             own = task_loss(model, tasks_of(model, [sample])[0])[0][0]
         assert found[1, 1, k] == pytest.approx(float(scaled - own), abs=1e-6)
-    planted = result.heads["temperature"].to_numpy() * np.ones((4, 2, 1))
+    planted = result.heads["temperature"].to_numpy() * np.ones((8, 2, 1))
     judged = dataclasses.replace(result, arrays={**result.arrays, "temperature/changes": planted})
     said = {f.claim: f.verdict for f in judged.findings()}
     assert said["gaussian.temperature"] == "holds" and "temperature" in {f.id for f in judged.figures()}
     other = dataclasses.replace(result, arrays={**result.arrays, "temperature/changes": -planted})
     assert {f.claim: f.verdict for f in other.findings()}["gaussian.temperature"] == "does not hold"
+    few = dataclasses.replace(result, arrays={**result.arrays, "temperature/changes": planted[:4]})
+    assert {f.claim: f.verdict for f in few.findings()}["gaussian.temperature"] == "cannot tell"

@@ -12,6 +12,7 @@ from headscape.studies.organize.result import ENTROPIES, OrganizeResult
 from headscape.studies.organize.study import organize
 from headscape.studies.organize.units import shuffled_rows
 from headscape.studies.work.folder import kept_studies, newest_by_block
+from planted_runs import make_run
 
 
 def planted_batches(n_batches=3, noise=1.0, shape=(32, 32, 16)):
@@ -206,6 +207,31 @@ def test_noise_does_not_beat_its_null(tmp_path):
     result = organize(tmp_path / "run")
     assert result.effect.low < 1.02 and result.effect.value == pytest.approx(1, abs=0.05)
     assert result.stability["l1_all"].w_p > 0.001
+
+
+def test_a_ratio_of_alike_energies_is_no_structure(run):
+    """The mean of a ratio of two alike energies lies above 1, and enough batches would show it."""
+    result, rng = organize(run[0]), np.random.default_rng(0)
+    energy, null = (np.exp(rng.normal(-2, 0.4, (*result.energy.shape[1:], 400))).T for _ in range(2))
+    alike = replace(result, energy=energy, null_energy=null)
+    assert hs.mean_interval(alike.gain).low > 1 and alike.effect.value == pytest.approx(1, abs=0.05)
+    (found,) = [f for f in alike.findings() if f.claim == "organize.structure"]
+    assert found.verdict == "cannot tell"
+
+
+def test_the_same_input_again_and_again_is_one(run):
+    result = organize(run[0])
+    once = replace(result, entropies=np.repeat(result.entropies[:1], result.n_batches, axis=0))
+    assert {f.verdict for f in once.findings() if f.claim} == {"cannot tell"}
+    assert all("only 1 of 3 inputs" in f.judgement.why for f in once.findings() if f.claim)
+
+
+def test_heads_that_are_all_alike_have_no_ranking(tmp_path):
+    maps = np.broadcast_to(np.full((8, 8), 1 / 8), (3, 2, 2, 8, 8))
+    result = organize(make_run(tmp_path / "run", maps, organized=False))
+    found = [f for f in result.findings() if f.claim == "organize.stability"]
+    assert [f.verdict for f in found] == ["cannot tell"] * 2 and "no ranking" in found[0].judgement.why
+    assert not any("nan" in f.text for f in result.findings())
 
 
 def test_random_weights_are_a_control(tmp_path, load):

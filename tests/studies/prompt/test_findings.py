@@ -127,6 +127,36 @@ def test_shots_must_beat_what_being_near_gives(result):
     assert gain(-0.02 + 1e-3 * np.arange(6)[:, None, None]).holds is False
 
 
+def test_what_was_learnt_needs_random_weights(result):
+    """Words attend within their shot and examples help: no tick without random weights, nor where these do as much."""
+    near = replace(result, distance=result.measures[0].copy())
+    within, cross = MEASURES.index("within"), MEASURES.index("cross")
+    near.distance[..., within] = 0.5 * near.distance[..., cross] + 1e-3 * np.arange(N_PROMPT)[:, None]
+    version, measures = result.versions.index("random weights"), near.measures.copy()
+    measures[0, ..., within], measures[version, ..., within] = (
+        measures[0, ..., cross],
+        0.1 * measures[version, ..., cross],
+    )
+    learnt = replace(near, measures=measures)
+    assert by_claim(learnt)["shots"].holds
+    as_much = measures.copy()
+    as_much[version] = as_much[0]
+    assert not by_claim(replace(learnt, measures=as_much))["shots"].holds
+    kept = [v for v, name in enumerate(result.versions) if name != "random weights"]
+    alone = replace(
+        learnt,
+        measures=measures[kept],
+        losses=result.losses[kept],
+        versions=[result.versions[v] for v in kept],
+        cosine=result.cosine[:1],
+        sweep=replace(result.sweep, losses=np.array([4.0, 3.0, np.nan])[:, None, None] - np.zeros((3, 3, N_PROMPT))),
+    )
+    alone.sweep.losses[0] -= np.arange(3)[:, None] + 1e-3 * np.arange(N_PROMPT)
+    for name in ("shots", "more"):
+        found = by_claim(alone)[name]
+        assert found.verdict == "cannot tell" and "control missing" in found.judgement.why
+
+
 def test_a_law_that_does_not_hold_says_why(result):
     found = by_claim(replace(result, law_error=0.4, law_exception="QK-norm (q_norm, k_norm) undoes any scaling"))["law"]
     assert found.holds is False and "QK-norm" in found.text and "Scores were multiplied" in found.text

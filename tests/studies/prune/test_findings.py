@@ -64,8 +64,26 @@ def test_the_papers_criterion_has_to_beat_random_draws(result):
         assert ("worse than choosing heads at random" in found["prune.l1_top"].text) is (verdict == "does not hold")
 
 
+def test_a_lucky_draw_is_not_better_than_chance(result):
+    """Twenty draws say well what they cost on average; a criterion must lie where none of them would."""
+    draws = np.random.default_rng(0).normal(0.03, 0.005, (20, 1, 1)) * np.ones((1, 1, 3))
+    lucky = [[[0.0249, 0.025, 0.0251]]]  # one standard deviation below the mean
+    curves = [made_up("l1_top", lucky), made_up("random", draws)]
+    found = claims(replace(result, criterion="novelty", compensation="mean", curves=curves, budget={}))
+    assert found["prune.l1_top"].verdict == "cannot tell"
+
+
+def test_curves_say_how_many_inputs_their_intervals_rest_on(result):
+    curves = [made_up("novelty", CHEAP), made_up("gradient", DEAR), made_up("random", np.ones((4, 1, 5)))]
+    found = replace(result, criterion="novelty", compensation="mean", curves=curves, budget={})
+    words = {figure.id: figure.read for figure in found.figures()}
+    assert all(words[name].endswith(" n = 3.") for name in ("curves", "compensation"))  # of draws there is a range
+    assert words["correlations"].endswith(" n = 2.")
+
+
 def test_organization_has_to_beat_both_controls(result):
-    for natural, verdict in ((DEAR, "holds"), ([[[0.0, 0.01, 0.0]]], "does not hold")):
+    unknown = [[[0.010000001, 0.0201, 0.51]]]  # dearer every time, by so many orders of magnitude that none is told
+    for natural, verdict in ((DEAR, "holds"), ([[[0.0, 0.01, 0.001]]], "does not hold"), (unknown, "cannot tell")):
         curves = [
             made_up(name, costs, "none")
             for name, costs in (("l1_all", CHEAP), ("l1_all_random", DEAR), ("l1_all_natural", natural))

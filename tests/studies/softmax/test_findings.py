@@ -21,7 +21,10 @@ N_HEAD = 10
 
 
 def result(n=8, batches=8, unit="loss", columns=None, changes=None, at_once=None, tolerance=0.01):
-    """A result with the same values in every head unless given: columns (n_head,) or (n_input, n_head) by name."""
+    """A result with the same values in every head unless given: columns (n_head,) or (n_input, n_head) by name.
+
+    Heads with random weights are nearly uniform.
+    """
     rng = np.random.default_rng(0)
     wobble = 1 + 1e-3 * rng.normal(size=(n, 1))
     values = np.ones((n, len(COLUMNS), N_HEAD))
@@ -37,8 +40,17 @@ def result(n=8, batches=8, unit="loss", columns=None, changes=None, at_once=None
         every[:, ALL_VARIANTS.index(name)] = value * wobble[:, 0]
     heads = [HeadId("decoder", 0, h) for h in range(N_HEAD)]
     frame = _table(heads, values, each if unit else None, tolerance).assign(note="")
+    random = np.ones((len(COLUMNS), N_HEAD))
+    random[COLUMNS.index("mean_kl")] = np.linspace(0.01, 0.03, N_HEAD)
     return SoftmaxResult(
-        **{"block": "decoder", "unit": unit, "tolerance": tolerance, "heads": frame, "values": values, "control": None},
+        **{
+            "block": "decoder",
+            "unit": unit,
+            "tolerance": tolerance,
+            "heads": frame,
+            "values": values,
+            "control": random,
+        },
         **{"changes_head": each, "changes_layer": each[:, :, :1], "changes_all": every, "base": np.full(n, 3.0)},
         **{"scales": np.ones((2, 2, 2)), "maps": {}, "tokens": {}, "settings": {"batches": batches}},
     )
@@ -66,6 +78,8 @@ def test_intervals_of_the_table_are_students_over_inputs():
         (0.001, 0.001, "cannot tell"),  # uniform attention passes too: the control does not fail
         ([0.5] * 5 + [0.001] * 5, [0.001] * 5 + [1.0] * 5, "holds"),  # only heads that need their map count
         (0.01, 1.0, "cannot tell"),  # at the tolerance
+        (0.001, [1.0] + [0.001] * 9, "cannot tell"),  # one head that needs its map says nothing of heads
+        (0.001, [1.0] * 5 + [0.01] * 5, "cannot tell"),  # half may need it as well, and nobody knows
     ],
 )
 def test_invariance_is_judged_on_heads_that_uniform_attention_fails(corollary, uniform, expected):
@@ -73,7 +87,7 @@ def test_invariance_is_judged_on_heads_that_uniform_attention_fails(corollary, u
 
 
 @pytest.mark.parametrize(
-    ("n", "batches", "decided"), [(8, 8, True), (2, 8, False), (3, 3, True), (2, 2, False), (7, 20, False)]
+    ("n", "batches", "decided"), [(8, 8, True), (2, 8, False), (6, 6, True), (2, 2, False), (7, 20, False)]
 )
 def test_fewer_than_eight_inputs_decide_only_when_asked_for(n, batches, decided):
     found = result(n, batches)
@@ -83,9 +97,16 @@ def test_fewer_than_eight_inputs_decide_only_when_asked_for(n, batches, decided)
         assert all("too few inputs" in f.judgement.why for f in found.findings() if f.judgement)
 
 
+def test_three_inputs_decide_when_asked_for_and_not_by_agreeing():
+    found = result(3, 3)
+    assert verdict(found, "regularity") == "holds" and verdict(found, "all_heads") == "does not hold"
+    assert verdict(found, "pointwise") == "cannot tell"  # no head passes on any of the three, which may be chance
+
+
 def test_one_input_has_no_verdict_and_no_interval():
     found = result(1, 1)
-    assert {f.verdict for f in found.findings()} == {"cannot tell"} and set(found.heads["invariant"]) == {"cannot tell"}
+    assert {f.verdict for f in found.findings() if f.claim} == {"cannot tell"}
+    assert set(found.heads["invariant"]) == {"cannot tell"}
 
 
 @pytest.mark.parametrize(
@@ -151,6 +172,42 @@ def test_a_sample_of_heads_shows_no_network_without_softmax(change, expected):
         if f.claim == "softmax.all_heads"
     )
     assert found.verdict == expected and f"with {N_HEAD} of 30 heads replaced at once" in found.text
+
+
+LEARNT = {
+    "invariance": {"changes": {"corollary": 0.001}},
+    "pointwise": {"columns": {"paraproduct_error": 0.01}},
+    "condition": {"columns": {"average_rms": 0.01}},
+    "residual": {"columns": {"alpha_residual": 0.6}},
+    "all_heads": {"at_once": {"corollary": 0.001}},
+}
+"""What earns a tick about what was learnt."""
+
+
+@pytest.mark.parametrize("claim", LEARNT)
+def test_what_was_learnt_needs_random_weights_that_are_nearer_to_uniform(claim):
+    found = result(**LEARNT[claim])
+    assert verdict(found, claim) == "holds"
+    alone = dataclasses.replace(found, control=None)
+    assert verdict(alone, claim) == "cannot tell"
+    assert any("control missing: random weights" in f.judgement.why for f in alone.findings() if f.judgement)
+    same = found.control.copy()
+    same[COLUMNS.index("mean_kl")] = np.linspace(
+        0.8, 1.3, N_HEAD
+    )  # heads with random weights, around those of the model
+    assert verdict(dataclasses.replace(found, control=same), claim) == "cannot tell"
+
+
+@pytest.mark.parametrize("claim", [*LEARNT, "regularity", "second_order"])
+def test_inputs_that_repeat_decide_nothing(claim):
+    found = result(**LEARNT.get(claim, {}))
+    again = found.values.copy()
+    again[5] = again[2]
+    twice = next(
+        f for f in dataclasses.replace(found, values=again).findings() if f.claim == f"softmax.{claim}"
+    ).judgement
+    assert verdict(found, claim) == "holds" and twice.verdict == "cannot tell"
+    assert twice.why == "only 7 of 8 inputs are different, and n counts independent ones; capture other inputs"
 
 
 def test_tables_have_the_verdict_by_head():

@@ -111,9 +111,11 @@ def planted():
 def test_planted_truths_are_found():
     model, changed = planted()
     with put(model, changed):
-        result = spectra(model, None, rotations=199)
-    claims = ("spectra.sparser", "spectra.energy", "spectra.alignment", "spectra.directions")
-    assert verdicts(result) == dict.fromkeys(claims, "holds")
+        result, beside = spectra(model, None, rotations=199), spectra(model, control=llama(5), rotations=199)
+    learnt, other = ("spectra.sparser", "spectra.energy"), ("spectra.alignment", "spectra.directions")
+    assert verdicts(beside) == dict.fromkeys((*learnt, *other), "holds")
+    assert verdicts(result) == dict.fromkeys(learnt, "cannot tell") | dict.fromkeys(other, "holds")
+    assert "control missing" in result.findings()[0].judgement.why  # what they were before training
     first = result.heads[result.heads["head"] % 2 == 0]
     assert (first["z"] > 10).all() and (first["p"] == 1 / 200).all() and (first["symmetric"] > 0.999).all()
     assert (result.heads["score_rank"] < 6.01).all()
@@ -126,7 +128,7 @@ def test_what_was_there_before_training_is_not_credited_to_it(tmp_path):
     model, changed = planted()
     other, same = planted()
     with put(model, changed), put(other, same):
-        assert verdicts(spectra(model, control=other, rotations=9))["spectra.sparser"] == "cannot tell"
+        assert set(verdicts(spectra(model, control=other, rotations=9)).values()) == {"cannot tell"}
     one = llama(7, layers=1)
     assert verdicts(spectra(one, rotations=9))["spectra.sparser"] == "cannot tell"  # one layer has no interval
 

@@ -35,7 +35,14 @@ def made_up():
     def result(scores, kind="gpt", aligned=0.0, layers=1, baseline=None):
         trials = [
             {"arm": a, "rate": 1e-3, "seed": s, "kept": True, "chosen": True, "valid_loss": 1.0, "test_loss": 1.0}
-            | {"score": v, "uniform": v + 1, "removed": v + 2, "steps": 10, "stopped_early": False, "diverged": False}
+            | {
+                "score": v,
+                "uniform": v + 1 + 0.01 * s,
+                "removed": v + 2 + 0.01 * s,
+                "steps": 10,
+                "stopped_early": False,
+                "diverged": False,
+            }
             for a, values in scores.items()
             for s, v in enumerate(values)
         ]
@@ -43,7 +50,8 @@ def made_up():
             {"arm": t["arm"], "seed": t["seed"], "step": 10, "layer": n} for t in trials for n in range(layers + 1)
         ]
         measured = {"residual": 0.5, "rank": 3.0, "similarity": 0.2}
-        rows = [p | measured | {"aligned": aligned * (p["arm"] == "standard")} for p in places]
+        share = {"standard": 1.0}  # others have next to none
+        rows = [p | measured | {"aligned": aligned * (share.get(p["arm"], 0.001) + 0.001 * p["seed"])} for p in places]
         heads = [
             p | {"head": 0, "entropy": 0.5, "alpha": 0.3 + 0.01 * p["seed"] if p["arm"] == "learned" else np.nan}
             for p in places

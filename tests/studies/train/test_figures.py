@@ -21,6 +21,8 @@ def test_figures_are_complete(result):
     figures = {spec.id: spec for spec in result.figures()}
     by_layer = ["similarity", "residual", "rank", "entropy"]
     assert list(figures) == ["arms", "scores", "curves", *by_layer, "learned", "violins"]
+    for line in figures["learned"].data["series"]:  # heads of one network are not independent, seeds are
+        assert set(line["n"]) == {3} and figures["learned"].read.endswith(" n = 3.")
     assert {finding.figure for finding in result.findings()} <= set(figures)
     scene = gather([result], [])
     for spec in figures.values():

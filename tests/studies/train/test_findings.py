@@ -35,7 +35,7 @@ def test_aligned_tokens_are_only_removed_where_there_were_some(made_up):
     scores = dict.fromkeys(("standard", "hidden", "skip", "both"), BASE)
     said = {share: made_up(scores, aligned=share).findings()[5] for share in (0.0, 0.3)}
     assert said[0.0].verdict == "cannot tell" and "no group of aligned tokens" in said[0.0].judgement.why
-    assert said[0.3].verdict == "holds" and "at most 30 [30, 30] (n = 3) %" in said[0.3].text
+    assert said[0.3].verdict == "holds" and "at most 30 [30, 30.1] (n = 3) %" in said[0.3].text
     assert "pairs of different tokens" in said[0.3].text
 
 
@@ -49,10 +49,10 @@ def test_nothing_is_said_of_networks_that_do_not_beat_their_baseline(made_up, ki
 
 
 def test_the_positive_control_and_what_training_wants(made_up):
-    scores = {"standard": BASE, "longer": [b - 0.1 for b in BASE], "learned": BASE}
+    scores = {"standard": BASE, "longer": [b - 0.1 - 0.01 * s for s, b in enumerate(BASE)], "learned": BASE}
     found = {f.claim: f for f in made_up(scores).findings()}
     assert found["train.usable"].holds and "trigram 2.8" in found["train.usable"].text
-    assert "uniform changes that by 1 [1, 1]" in found["train.usable"].text
+    assert "uniform changes that by 1.01 [0.985, 1.04]" in found["train.usable"].text
     assert found["train.control"].holds and "a known gain is detected" in found["train.control"].text.lower()
     assert found["train.learned"].holds and "mean over layers and heads 0.31" in found["train.learned"].text
     undetected = made_up(scores | {"longer": [2.6, 2.4, 2.5]}).findings()

@@ -24,9 +24,17 @@ def test_a_line_has_the_ends_of_its_intervals_only_where_all_are_known():
         ({"series": [line("a", [0], KNOWN[:1])]}, " n = 3."),
         ({"series": [line("a", [0], [Interval(1.0)])]}, ""),
         (bars({"a": KNOWN[1], "b": KNOWN[1]}), " n = 2."),
+        (bars({"a": KNOWN[0], "b": Interval(1.0, n=1)}), " n = 3."),  # one input has no interval
     ],
 )
 def test_a_figure_says_how_many_inputs_its_intervals_rest_on(data, said):
     plain = captions.figure("losses", {}).read
     assert captions.figure("losses", data).read == plain + said
     assert np.all([name in bars({"a": KNOWN[0]}) for name in ("names", "values", "low", "high", "n")])
+
+
+def test_an_interval_without_its_n_is_refused_and_a_range_is_not():
+    band = {"name": "a", "x": [0], "y": [1.0], "low": [0.5], "high": [1.5]}
+    with pytest.raises(ValueError, match="a has an interval without its n"):
+        captions.figure("losses", {"series": [band]})
+    assert "n = " not in captions.figure("losses", {"series": [band | {"range": True}]}).read

@@ -71,9 +71,9 @@ function showBatches(head) {
   const { values } = measures[Number(slot.measure.value) || 0];
   const x = values.map((_, i) => i);
   const at = (list, q) => { const s = Array.from(list).filter((v) => !Number.isNaN(v)).sort((a, b) => a - b); return s[Math.round(q * (s.length - 1))]; };
-  const band = { type: "scatter", mode: "lines", x: [...x, ...[...x].reverse()], y: [...values.map((v) => at(v, 0.9)), ...values.map((v) => at(v, 0.1)).reverse()], fill: "toself", fillcolor: theme.line, line: { width: 0 }, name: "middle 80 % of heads", hoverinfo: "skip" };
+  const band = { type: "scatter", mode: "lines", x: [...x, ...[...x].reverse()], y: [...values.map((v) => at(v, 0.9)), ...values.map((v) => at(v, 0.1)).reverse()], fill: "toself", fillcolor: theme.line, line: { width: 0 }, name: "80 % of heads", hoverinfo: "skip" };
   const own = { type: "scatter", mode: "lines+markers", x, y: values.map((v) => v[row]), name: "this head", line: { color: theme.c[0], width: 2 }, marker: { size: 7, color: theme.c[0] }, hovertemplate: "batch %{x}: %{y:.4g}<extra></extra>" };
   smallPlot(slot.batches, measures.length > 1 ? "By batch" : `${measures[0].name} by batch`, [band, own], { xaxis: { dtick: Math.ceil(x.length / 10), title: { text: "batch" }, range: [-0.3, x.length - 0.7] }, yaxis: { nticks: 4 }, showlegend: true },
-    "A flat line means that the head scores the same on every input.");
+    "A flat line means that the head scores the same on every input; the band holds the middle 80 % of heads.");
   if (measures.length > 1) slot.batches.querySelector("h4").append(" ", slot.measure);
 }

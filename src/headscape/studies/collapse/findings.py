@@ -12,11 +12,11 @@ import pandas as pd
 
 from headscape.collapse.bounds import CONDITION
 from headscape.collapse.similarity import ALIKE
-from headscape.intervals import Interval, exactly, mean_interval
+from headscape.intervals import Interval, exactly, geometric_interval, mean_interval
 from headscape.results import Finding
-from headscape.studies.collapse.result import entropy_column, four_of, geometric
+from headscape.studies.collapse.result import entropy_column, four_of
 from headscape.studies.work.sentences import on_claim
-from headscape.verdicts import Judgement, cannot_tell, judge
+from headscape.verdicts import Judgement, cannot_tell, judge, of_different, strictest
 
 if TYPE_CHECKING:
     from headscape.studies.collapse.result import CollapseResult
@@ -29,8 +29,8 @@ GONE = 1e-6
 """Relative residual that a network in float32 cannot distinguish from 0."""
 PEAK = 0.98
 """A mode above this (the last of 100 bins) is a population of tokens that are all alike."""
-FEWEST = 3
-"""Fewest inputs for any verdict."""
+ENOUGH, FEWEST = 8, 3
+"""Inputs that a verdict needs unless fewer were asked for, and those without which nothing is decided."""
 PAPER = "Masumura and Taki 2025"
 UNTRAINED = "the claim is about networks trained with a hidden state; this one was trained without, and it was inserted"
 CONTROLS = {"shuffled": "with shuffled inputs", "random": "with random weights"}
@@ -48,41 +48,32 @@ def findings(r: CollapseResult) -> list[Finding]:
     return [*found, *_bounds(r), *(Finding(note) for note in r.notes)]
 
 
-def _judge(statistic: Interval, **rule: Any) -> Judgement:
-    """`judge`, but few inputs decide nothing: the interval of two is based on one difference."""
-    if 0 < statistic.n < FEWEST:
-        return cannot_tell(f"{statistic.n} inputs, at least {FEWEST} are needed", statistic)
-    return judge(statistic, **rule)
-
-
-def _strictest(*judgements: Judgement) -> Judgement:
-    """The first that does not hold; the last if all do."""
-    return next((one for one in judgements if one.verdict != "holds"), judgements[-1])
+def _judge(r: CollapseResult, statistic: Interval, **rule: Any) -> Judgement:
+    """`judge`, but nothing is decided by fewer inputs than were asked for, or by two, whose interval rests on one difference."""
+    n, asked = len(r.residuals("standard")), int(r.settings.get("asked", r.settings["batches"]))
+    needed = min(ENOUGH, max(FEWEST, asked))
+    if n < needed:
+        return cannot_tell(f"too few inputs: {n}, at least {needed} are needed unless fewer are requested", statistic)
+    return of_different(r.residuals("standard"), judge(statistic, **rule))
 
 
 def _rank(r: CollapseResult) -> Finding:
     assert r.rank is not None
     values = r.residuals("standard")
-    verdict = _strictest(
-        _judge(geometric(values[:, -1]), below=COLLAPSED, control="collapsed"),
-        _judge(
-            mean_interval(np.log10(values[:, -1] / values[:, 0])), below=0.0, control="decades since the first layer"
-        ),
+    fall = mean_interval(np.log10(values[:, -1] / values[:, 0]))
+    verdict = strictest(
+        _judge(r, geometric_interval(values[:, -1]), below=COLLAPSED, control="collapsed"),
+        _judge(r, fall, below=0.0, control="decades since the first layer"),
     )
-    opening = {
-        "holds": "Tokens collapse along depth",
-        "does not hold": "Tokens do not collapse along depth",
-        "cannot tell": "We cannot tell whether tokens collapse along depth",
-    }[verdict.verdict]
     beside = [f"{r.interval(name)} {words}" for name, words in CONTROLS.items() if name in r.variants]
-    text = (
-        f"{opening} (rank collapse, Dong et al. 2021): their relative residual goes from {r.interval('standard', 0).value:.2g} "
+    rest = (
+        f"(rank collapse, Dong et al. 2021): their relative residual goes from {r.interval('standard', 0).value:.2g} "
         f"before the first layer to {r.interval('standard')} after the last"
         + "".join(f", {part}" for part in beside)
         + f"; collapsed is below {COLLAPSED:g}. The effective rank goes from {r.rank[0, :, 0].mean():.3g} to "
         f"{r.rank[0, :, -1].mean():.3g}."
     )
-    return Finding(text, "residual", verdict, "collapse.rank")
+    return on_claim("collapse.rank", verdict, rest, "residual")
 
 
 def _population(r: CollapseResult) -> Finding:
@@ -91,29 +82,24 @@ def _population(r: CollapseResult) -> Finding:
         for name in ("standard", "random")
         if name in r.variants
     }
-    verdict = _judge(mean_interval(peaks["standard"]), above=0.5, control="half of the layers")
+    verdict = _judge(r, mean_interval(peaks["standard"]), above=0.5, control="half of the layers")
     if verdict.verdict == "holds":
         verdict = cannot_tell("control missing: random weights", verdict.statistic)
         if "random" in peaks:
-            verdict = _judge(mean_interval(peaks["standard"] - peaks["random"]), above=0.0, control="random weights")
-    opening = {
-        "holds": "There is a population of tokens that are all alike",
-        "does not hold": "There is no population of tokens that are all alike",
-        "cannot tell": "We cannot tell whether there is a population of tokens that are all alike",
-    }[verdict.verdict]
+            verdict = _judge(r, mean_interval(peaks["standard"] - peaks["random"]), above=0.0, control="random weights")
     shares = {name: float(np.mean([s.share for s in r.alike(name)[1:]])) for name in r.variants}
     unlike = ""
     if r.different is not None:
         unlike = f" ({np.mean([s.share for s in r.alike('standard', True)[1:]]):.2%} of pairs of different tokens)"
-    text = (
-        f"{opening}: the cosines of pairs of tokens have their mode above {PEAK:g} in "
+    rest = (
+        f": the cosines of pairs of tokens have their mode above {PEAK:g} in "
         f"{mean_interval(peaks['standard']).scaled(100)} % of the layers ({PAPER}: in every layer of the networks they "
         f"trained). On average {shares['standard']:.2%} of pairs have a cosine of {ALIKE:g} or more{unlike}; before the "
         f"first layer {r.alike('standard')[0].share:.2%}"
         + "".join(f", {shares[name]:.2%} {words}" for name, words in CONTROLS.items() if name in r.variants)
         + "."
     )
-    return Finding(text, "similarity", verdict, "collapse.population")
+    return on_claim("collapse.population", verdict, rest, "similarity")
 
 
 def _removed(r: CollapseResult) -> Finding:
@@ -139,7 +125,7 @@ def _work(r: CollapseResult, weights: str) -> Finding:
     statistic = (
         exactly(further.max()) if r.is_round_off(names[2]) and len(further) >= FEWEST else mean_interval(further)
     )
-    verdict = _judge(statistic, above=0.0, control="decades of the skip, paired by input")
+    verdict = _judge(r, statistic, above=0.0, control="decades of the skip, paired by input")
     rest = f"""
         ({PAPER} credit the hidden state): the last residual
         is {skip} with the model's skip and {bare} without it; with a hidden state {hidden} and {bare_hidden}. The skip

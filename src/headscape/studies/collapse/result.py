@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
 import numpy as np
@@ -11,10 +11,10 @@ import numpy.typing as npt
 import pandas as pd
 
 from headscape.collapse.similarity import Similarity, summary_of
-from headscape.intervals import Interval, mean_interval
+from headscape.intervals import Interval, geometric_interval
 from headscape.studies.work.result import StudyResult
 
-__all__ = ["FOUR", "CollapseResult", "entropy_column", "four_of", "geometric"]
+__all__ = ["FOUR", "CollapseResult", "entropy_column", "four_of"]
 
 Array = npt.NDArray[Any]
 FOUR = ("standard", "hidden", "no skip", "no skip, hidden")
@@ -29,14 +29,6 @@ def four_of(weights: str) -> tuple[str, ...]:
 def entropy_column(variant: str) -> str:
     """The column of `heads` that holds the entropies of a variant."""
     return "entropy" if variant == "standard" else "entropy_" + variant.replace(", ", "_").replace(" ", "_")
-
-
-def geometric(values: Array) -> Interval:
-    """Geometric mean of inputs with its interval: residuals differ by decades, and one must not carry the mean."""
-    span = mean_interval(np.log10(values))
-    with np.errstate(over="ignore"):  # two inputs can leave an interval open to infinity
-        value, low, high = (float(np.power(10.0, end)) for end in (span.value, span.low, span.high))
-    return Interval(value, low, high, span.n)
 
 
 @dataclass(frozen=True, eq=False)
@@ -108,7 +100,8 @@ class CollapseResult(StudyResult):
         values = self.residuals(variant)[:, layer]
         if self.is_round_off(variant, layer):
             return Interval(float(values.max()), n=len(values), why="round-off")
-        return geometric(values)
+        span, floor = geometric_interval(values), float(self.floor[self.at(variant)])  # type: ignore[index]
+        return replace(span, low=max(span.low, floor)) if span.known else span
 
     def alike(self, variant: str, different: bool = False) -> list[Similarity]:
         """Mode, median, mean and share of similarities over all inputs, before the first layer and after each."""

@@ -94,6 +94,7 @@ def collapse(
         "block": captured.block(block),
         "batches": min(batches, len(captured)),
         "alpha_hidden": alpha_hidden,
+        **({} if batches <= len(captured) else {"asked": batches}),
         **({} if alpha is None else {"alpha": alpha}),
         "cells": cells,
         "float64": double,

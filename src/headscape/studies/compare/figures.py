@@ -144,7 +144,7 @@ def _curves(r: CompareResult, x: Any, values: Any) -> list[dict[str, Any]]:
     for network in r.networks:
         here = values[(r.runs["network"] == network).to_numpy()]
         mean, low, high = here[:, 0].mean(axis=0), here[:, 1].min(axis=0), here[:, 2].max(axis=0)
-        series.append({"name": network, "x": x, "y": mean, "low": low, "high": high})
+        series.append({"name": network, "x": x, "y": mean, "low": low, "high": high, "range": True})
     return series
 
 

@@ -9,7 +9,7 @@ import numpy as np
 from headscape.intervals import mean_interval
 from headscape.results import Finding
 from headscape.studies.work.sentences import on_claim
-from headscape.verdicts import cannot_tell, judge, strictest
+from headscape.verdicts import cannot_tell, judge, of_different, strictest
 
 if TYPE_CHECKING:
     from headscape.studies.compress.result import CompressResult
@@ -43,7 +43,7 @@ def _maps(r: CompressResult) -> Finding:
         {e["permuted"].value:.2g}, from singular values of each head by {e["svd"].value:.2g}, and from the largest supports by
         {e["supports"].value:.2g}.
     """
-    return on_claim("compress.maps", verdict, rest, "map-error")
+    return on_claim("compress.maps", of_different(r.error, verdict), rest, "map-error")
 
 
 def _model(r: CompressResult) -> Finding:
@@ -61,7 +61,7 @@ def _model(r: CompressResult) -> Finding:
         : with {100 * r.shares[r.nearest(KEPT)]:.3g}% of the numbers the change is {means["organized"]} {what}; in the natural order
         {means["natural"].value:.2g}, with permuted leaves {means["permuted"].value:.2g}, from singular values {means["svd"].value:.2g}.
     """
-    return on_claim("compress.model", verdict, rest, "model-change")
+    return on_claim("compress.model", of_different(r.error, verdict), rest, "model-change")
 
 
 def _rate(r: CompressResult) -> Finding:
@@ -75,4 +75,4 @@ def _rate(r: CompressResult) -> Finding:
         : with the k largest supports the error falls as k^-a with a = {own}; the median head's mixed Hoelder exponent,
         which promises that a up to logarithms, is {promised}. The other rates are {others}.
     """
-    return on_claim("compress.rate", verdict, rest, "map-error")
+    return on_claim("compress.rate", of_different(r.error, verdict), rest, "map-error")

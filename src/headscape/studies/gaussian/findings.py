@@ -15,7 +15,7 @@ from headscape.statistics.gaussian import SAMPLES_PER_DIMENSION
 from headscape.statistics.thesis import THESIS
 from headscape.studies.gaussian.result import over_inputs
 from headscape.studies.work.sentences import on_claim
-from headscape.verdicts import cannot_tell, judge
+from headscape.verdicts import Judgement, cannot_tell, judge
 
 if TYPE_CHECKING:
     from headscape.studies.gaussian.result import GaussianResult
@@ -35,6 +35,8 @@ MIXED = 0.1
 WEAK, CLEAR = 0.1, 0.3
 """Rank correlation below which one thing hardly predicts another (1 % of the variance of ranks), and from which it does."""
 SIGNIFICANT = 0.01
+ONE_SIDED = 1.645
+"""95 % quantile of the normal law, which rank correlations of unrelated heads follow with a variance of 1 / (n - 1)."""
 FLAT = 0.01
 """Share of log n by which two entropies of softmax may differ and still count as equal."""
 _WITHIN = {"below": CLOSE, "control": f"relative error that {NEARLY_ALL:.0%} of heads must not exceed"}
@@ -72,6 +74,12 @@ def findings(r: GaussianResult) -> list[Finding]:
     return [*found, Finding(f"Left out: {'; '.join(r.left_out)}.")] if r.left_out else found
 
 
+def _enough(n: int, judgement: Judgement) -> Judgement:
+    """The judgement, if there are enough inputs for any."""
+    few = f"{n} of the {LEAST_INPUTS} inputs this takes; capture more, or use more --batches"
+    return judgement if n >= LEAST_INPUTS else cannot_tell(few, judgement.statistic)
+
+
 def _tested(
     claim: str,
     figure: str,
@@ -86,10 +94,7 @@ def _tested(
 
     n is the number of inputs behind the statistic, where it does not know it itself.
     """
-    judgement, n = judge(statistic, **rule), statistic.n if n is None else n
-    if n < LEAST_INPUTS:
-        few = f"{n} of the {LEAST_INPUTS} inputs this takes; capture more, or use more --batches"
-        judgement = cannot_tell(few, statistic)
+    judgement = _enough(statistic.n if n is None else n, judge(statistic, **rule))
     if judgement.verdict == "holds" and random is not None and judge(random, **rule).verdict == "holds":
         rest += " It holds with random weights too, so it is not learnt."
     return on_claim(f"gaussian.{claim}", judgement, rest, figure)
@@ -101,6 +106,13 @@ def _of_heads(
     """A finding about a statistic of the table of heads."""
     found = [r.over_inputs(lambda frame: float(statistic(frame)), name) for name in r.frames]
     return _tested(claim, figure, rest, found[0], random=found[1] if len(found) > 1 else None, **rule)
+
+
+def _beyond_chance(r: GaussianResult, least: float) -> Interval | float:
+    """A rank correlation over heads from which it counts: `least`, or what 19 of 20 orders of so few heads stay below."""
+    n = len(r.heads)
+    chance = ONE_SIDED / (n - 1) ** 0.5 if n > 1 else 1.0
+    return least if chance <= least else Interval(least, least, chance, n)
 
 
 def _share(x: npt.ArrayLike) -> str:
@@ -152,7 +164,7 @@ def _chain(r: GaussianResult) -> list[Finding]:
                 f"chain-{claim.removeprefix('chain_')}",
                 rest,
                 correlation,
-                above=CLEAR,
+                above=_beyond_chance(r, CLEAR),
                 control="a clear rank correlation",
             )
         )
@@ -169,7 +181,9 @@ def _temperature(r: GaussianResult) -> list[Finding]:
 
     flatter, sharper = (jackknife(lambda chosen, f=f: correlation(chosen, f), len(changes)) for f in (0, 1))  # type: ignore[misc]
     cost = [mean_interval(changes[:, f].mean(axis=1)) for f in (0, 1)]
-    judged = judge(flatter, above=0.0, control="no correlation")
+    chance = _beyond_chance(r, 0.0)
+    judged = judge(flatter, above=chance, control="no correlation, and what so many heads have by chance")
+    judged = _enough(len(changes), judged)
     rest = f"""
         : over heads, the spread of the scores and what halving them changes have the rank correlation {flatter}, what
         doubling them changes {sharper}. Halved, a head changes the model by {cost[0]} on average, doubled by {cost[1]}
@@ -257,9 +271,10 @@ def _propagated(r: GaussianResult) -> Finding:
     near = r.heads["covariance_off"].dropna() <= CLOSE
     rest = f"""
         . With fixed weights the covariance is off by {r.median("covariance_off")}{_random(r, "covariance_off")} and has
-        {r.median("trace_ratio")} of the measured trace; it is within {CLOSE:.0%} for {_share(near)} of heads. Halves of
-        the inputs differ by {r.heads["covariance_halves"].median():.3g}.
+        {r.median("trace_ratio")} of the measured trace; it is within {CLOSE:.0%} for {_share(near)} of heads.
     """
+    halves = float(r.heads["covariance_halves"].median())
+    rest += f" Halves of the inputs differ by {halves:.3g}." if halves == halves else ""
     return _of_heads(r, "propagated", "propagated", rest, lambda f: f["covariance_off"].quantile(NEARLY_ALL), **_WITHIN)
 
 

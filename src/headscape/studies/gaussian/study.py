@@ -82,7 +82,7 @@ def gaussian(
     batches
         How many of the captured inputs are used, the first ones. With fewer than 8 nothing is decided.
     temperatures
-        Also halve and double the scores of every head by itself, on four inputs: what a head's temperature is worth.
+        Also halve and double the scores of every head by itself, on eight inputs: what a head's temperature is worth.
     how
         jobs (layers, or versions of the model, at a time), threads, engine, resume, progress, say: see
         `headscape.studies.work.how.How`.
@@ -209,7 +209,7 @@ class _Study:
 
     def run(self, model: Model | None, control: Model | None) -> GaussianResult:
         """Measure layers and states, then versions by depth, then tokens."""
-        from headscape.studies.gaussian.units import Task, measure_temperature
+        from headscape.studies.gaussian.units import FEWER, Task, measure_temperature
 
         left_out = ["all that needs the model"] if model is None else []
         own, other = self._layers(model, ""), {} if control is None else self._layers(control, "control-")
@@ -223,7 +223,7 @@ class _Study:
                 tasks = {name: Task(given[name], source, *same, work.threads) for name in models}
                 arrays = self._depth(models, tasks, work, left_out)
                 if self.facts.get("temperatures"):
-                    path = self.unit("temperature", model)
+                    path = self.unit("temperature", model, FEWER)
                     steps = work.stage("temperature of every head", 1)
                     run_units(measure_temperature, {"temperature": (path, tasks["model"])}, work, steps)
                     arrays |= read_arrays(path)[0]

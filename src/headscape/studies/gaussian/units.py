@@ -171,8 +171,6 @@ CLEAR = 100.0
 """A spread this many times the numerical precision is measured to a percent or better."""
 FACTORS = (0.5, 2.0)
 """On the scores of one head: flatter, sharper."""
-TEMPERED = 4
-"""Inputs on which every head is made flatter and sharper."""
 
 
 def measure_temperature(path: Path, task: Task) -> None:
@@ -180,7 +178,7 @@ def measure_temperature(path: Path, task: Task) -> None:
     with received(task.model, task.threads) as model, one_blas_thread():
         heads = [head for site in model.sites for head in site.heads if head.block == task.block]
         changes = []
-        for sample in inputs_of(model, open_capture(task.source), task.block, min(TEMPERED, task.n)):
+        for sample in inputs_of(model, open_capture(task.source), task.block, min(FEWER, task.n)):
             intervention = Intervention(model, sample)
             changes.append([[intervention.sharpen(head, factor) for head in heads] for factor in FACTORS])
         unit = effect_unit(model)

@@ -32,6 +32,7 @@ def _slerp(r: LawsResult) -> FigureSpec:
         own = {
             "low": (part["measured"] - part["spread"]) / height,
             "high": (part["measured"] + part["spread"]) / height,
+            "range": True,
         }
         series.append({"name": f"drawn, l = {radius:g}", "x": part["t"], "y": part["measured"] / height, **own})
     series.append({"name": "1 - cos((1-t) pi/2)", "x": part["t"], "y": part["predicted"] / height, "dash": "dash"})

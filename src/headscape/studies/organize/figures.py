@@ -175,8 +175,7 @@ def _landscape(r: OrganizeResult) -> list[FigureSpec]:
         layers = r.heads["layer"].to_numpy()
         apart, distance = pairs_of(np.abs(layers[:, None] - layers)), pairs_of(r.distances)
         steps = np.unique(apart)
-        means = [mean_interval(distance[apart == step]) for step in steps]
-        line = {"name": "pairs of heads", "x": steps, "y": [m.value for m in means]}
+        line = {"name": "pairs of heads", "x": steps, "y": [distance[apart == step].mean() for step in steps]}
         same = {"name": "all pairs", "x": steps[[0, -1]], "y": [distance.mean()] * 2, "dash": "dash"}
         found.append(captions.figure("depth", {"series": [line, same]}))
     if r.dip is not None:

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from headscape.geometry.diffusion import markov_spectrum
-from headscape.intervals import another, mean_interval, of_draws
+from headscape.intervals import Interval, another, mean_interval, of_draws
 from headscape.results import Finding
 from headscape.roles import MIXED, role_name
 from headscape.studies.organize.stability import mean_of_pairs
 from headscape.studies.work.sentences import on_claim
-from headscape.verdicts import cannot_tell, judge
+from headscape.verdicts import Judgement, cannot_tell, judge, of_different
 
 if TYPE_CHECKING:
     from headscape.studies.organize.result import OrganizeResult
@@ -28,6 +28,11 @@ def findings(r: OrganizeResult) -> list[Finding]:
     found = _roles(r) + _scores(r)
     found += [_stability(r, "l1_top"), _stability(r, "l1_all")] if r.n_batches > 1 else [_one_batch()]
     return [*found, _energy(r), *_random_weights(r), *_depth(r), *_clustered(r)]
+
+
+def _judge(r: OrganizeResult, statistic: Interval, **rule: Any) -> Judgement:
+    """`judge`, if no batch repeats another."""
+    return of_different(r.entropies, judge(statistic, **rule))
 
 
 def _roles(r: OrganizeResult) -> list[Finding]:
@@ -84,8 +89,11 @@ def _stability(r: OrganizeResult, measure: str) -> Finding:
     from headscape.studies.organize.result import MEANINGS
 
     own, null = r.stability[measure], r.null_stability[measure]
+    if own.w != own.w:  # one head, or heads that are all the same
+        rest = f": by {measure} ({MEANINGS[measure]}) no head differs from another in any batch."
+        return on_claim("organize.stability", cannot_tell("there is no ranking: no head differs from another"), rest)
     beyond = mean_of_pairs(own.overlaps_bottom - null.overlaps_bottom)
-    verdict = judge(beyond, above=0.0, control="the same with each row's keys shuffled")
+    verdict = _judge(r, beyond, above=0.0, control="the same with each row's keys shuffled")
     rest = f"""
         : by {measure} ({MEANINGS[measure]}), {own.always_bottom} of the {own.n_extreme} lowest-ranked heads
         recur in all {own.n_batches} batches (chance {own.always_by_chance:.2g}). The lowest tenths of two batches
@@ -96,7 +104,10 @@ def _stability(r: OrganizeResult, measure: str) -> Finding:
 
 
 def _energy(r: OrganizeResult) -> Finding:
-    verdict = judge(r.effect, above=1.0, control="every row shuffled and organized again")
+    if r.effect.value != r.effect.value:
+        why = "there is nothing to organize: all entries are equal"
+        return on_claim("organize.structure", cannot_tell(why), ": all its entries are equal.", "energy")
+    verdict = _judge(r, r.effect, above=1.0, control="every row shuffled and organized again")
     organized, natural, null = (float(x.mean()) for x in (r.energy[:, 0], r.energy[:, 1], r.null_energy[:, 0]))
     rest = f"""
         : after organizing, the largest 1 % of the Haar coefficients hold {organized:.3f} of the energy, and
@@ -110,7 +121,7 @@ def _random_weights(r: OrganizeResult) -> list[Finding]:
     if r.control_gain is None:
         return []
     random = another(r.control_gain)
-    verdict = judge(r.effect, above=random, control="another draw of random weights")
+    verdict = _judge(r, r.effect, above=random, control="another draw of random weights")
     if random.n < FEWEST_DRAWS:
         verdict = cannot_tell(f"{random.n} draws of random weights do not say what another would give", r.effect)
     rest = f"""
@@ -125,7 +136,7 @@ def _depth(r: OrganizeResult) -> list[Finding]:
         return []
     chance = of_draws(float(np.median(r.depth_permuted)), r.depth_permuted, len(r.depth_permuted))
     own = mean_interval(r.depth)
-    verdict = judge(own, above=chance, control="permuted heads")
+    verdict = _judge(r, own, above=chance, control="permuted heads")
     rest = f"""
         : the distance of two heads goes with that of their layers (Mantel's rank correlation {own}; the largest of
         {len(r.depth_permuted)} permutations of the heads has {r.depth_permuted.max():.2f}).
@@ -137,7 +148,7 @@ def _clustered(r: OrganizeResult) -> list[Finding]:
     if r.dip is None or r.dip_ring is None:
         return []
     ring, own = of_draws(float(np.median(r.dip_ring)), r.dip_ring, len(r.dip_ring)), mean_interval(r.dip)
-    verdict = judge(own, above=ring, control="as many points on a ring, a continuous shape")
+    verdict = _judge(r, own, above=ring, control="as many points on a ring, a continuous shape")
     values = np.abs(markov_spectrum(r.affinity, min(6, len(r.heads) - 1)).values)
     rest = f"""
         . The distances between heads have a dip of {own} (Hartigan's: 0 for one mode, 1/4 for two sharp ones), points on

@@ -12,7 +12,7 @@ import numpy.typing as npt
 import pandas as pd
 
 from headscape.geometry.diffusion import diffusion_map
-from headscape.intervals import Interval, mean_interval
+from headscape.intervals import Interval, geometric_interval
 from headscape.results import few
 from headscape.roles import BLOCK_ROLES, ROLES, role_name
 from headscape.studies.organize.clusters import FolderRole, name_folders
@@ -192,16 +192,16 @@ class OrganizeResult(StudyResult):
 
     @cached_property
     def control_gain(self) -> Array | None:
-        """The same for every draw of random weights, mean over its batches; None without that control."""
+        """The same for every draw of random weights, geometric mean over its batches; None without that control."""
         if self.control_energy is None or self.control_null_energy is None:
             return None
         gain, draws = _ratio(self.control_energy[:, 0], self.control_null_energy[:, 0]), int(self.settings["draws"])
-        return np.array([gain[d::draws].mean() for d in range(min(draws, len(gain)))])
+        return np.array([geometric_interval(gain[d::draws]).value for d in range(min(draws, len(gain)))])
 
     @cached_property
     def effect(self) -> Interval:
-        """Mean gain over batches."""
-        return mean_interval(self.gain)
+        """Geometric mean of the gain over batches."""
+        return geometric_interval(self.gain)
 
     @cached_property
     def coordinates(self) -> Array:

@@ -89,8 +89,8 @@ def overlaps(sets: npt.NDArray[np.bool_]) -> FloatArray:
 def mean_of_pairs(matrix: FloatArray) -> Interval:
     """Mean over pairs of different batches of a symmetric matrix (n_batch, n_batch), with its interval over batches.
 
-    >>> str(mean_of_pairs(np.ones((4, 4))))
-    '1 [1, 1] (n = 4)'
+    >>> str(mean_of_pairs(np.ones((8, 8))))
+    '1 [1, 1] (n = 8)'
     """
 
     def mean(chosen: npt.NDArray[np.intp]) -> float:

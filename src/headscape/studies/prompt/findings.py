@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 
-from headscape.intervals import exactly, mean_interval
+from headscape.intervals import Interval, exactly, mean_interval
 from headscape.results import Finding
 from headscape.statistics.edits import EXACT
 from headscape.statistics.thesis import THESIS
 from headscape.studies.prompt.maps import MEASURES
 from headscape.studies.work.sentences import on_claim
-from headscape.verdicts import judge, strictest
+from headscape.verdicts import Judgement, cannot_tell, judge, strictest
 
 if TYPE_CHECKING:
     from headscape.studies.prompt.result import PromptResult
@@ -51,6 +51,14 @@ def _clue(r: PromptResult) -> Finding:
     return Finding(text, "clues")
 
 
+def _beyond_random(verdict: Judgement, less: Interval | None, side: Literal["above", "below"]) -> Judgement:
+    """The verdict on what is said to be learnt: the statistic less that of random weights must lie on the same side."""
+    if less is not None:
+        return strictest(judge(less, **{side: 0.0}, control="less that of random weights"), verdict)
+    missing = cannot_tell("control missing: random weights (--random-weights)", verdict.statistic)
+    return missing if verdict.verdict == "holds" else verdict
+
+
 def _depth(r: PromptResult) -> Finding:
     own = r.of("trained", "drawn_self")
     n, ends = r.n_layers, max(1, r.n_layers // 10)
@@ -82,9 +90,11 @@ def _shots(r: PromptResult) -> Finding:
     share = {name: r.within_share(name).mean(axis=1) for name in ("trained", "distance", "uniform")}
     gain = mean_interval(share["trained"] - share["distance"])
     verdict = judge(gain, above=0.0, control="the same map with content averaged out, which knows distances alone")
-    control = ""
+    control, random = "", None
     if "random weights" in r.versions:
-        control = f", {float(r.within_share('random weights').mean()):.2f} with random weights"
+        random = r.within_share("random weights").mean(axis=1)
+        control = f", {float(random.mean()):.2f} with random weights"
+    verdict = _beyond_random(verdict, None if random is None else mean_interval(share["trained"] - random), "above")
     rest = f"""
         . Of the weight on words and clues, {mean_interval(share["trained"])} stays within the shot (the target's words
         included); {float(share["uniform"].mean()):.2f} under uniform attention{control}, and
@@ -156,10 +166,7 @@ def _more(s: Sweep) -> Finding:
     own, control = s.change("examples"), s.change("random weights")
     beside = not np.isnan(control).any()
     verdict = judge(mean_interval(own), below=0.0, control="no change")
-    if beside:
-        verdict = strictest(
-            verdict, judge(mean_interval(own - control), below=0.0, control="the change with random weights, by word")
-        )
+    verdict = _beyond_random(verdict, mean_interval(own - control) if beside else None, "below")
     path = ", ".join(f"{loss} after {k}" for k, loss in zip(s.shots, s.loss("examples"), strict=True))
     random = f" With random weights it changes by {mean_interval(control)}." if beside else ""
     rest = f"""

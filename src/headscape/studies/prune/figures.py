@@ -10,6 +10,7 @@ import pandas as pd
 from headscape.results import Captions, FigureSpec
 from headscape.studies.prune.judging import Curve
 from headscape.studies.prune.result import CONTROLS
+from headscape.studies.work.series import bars
 
 if TYPE_CHECKING:
     from headscape.studies.prune.result import PruneResult
@@ -54,9 +55,11 @@ def _line(r: PruneResult, c: Curve, name: str, dash: bool, band: bool) -> dict[s
         "x": _percent(n / len(r.heads) for n in c.n),
         "y": _percent(x.value for x in costs),
     }
-    if band:
-        ends = [c.band(i) if len(c.costs) > 1 else (x.low, x.high) for i, x in enumerate(costs)]
+    drawn = len(c.costs) > 1
+    if band and (drawn or all(cost.known for cost in costs)):
+        ends = [c.band(i) if drawn else (x.low, x.high) for i, x in enumerate(costs)]
         series |= {"low": _percent(low for low, _ in ends), "high": _percent(high for _, high in ends)}
+        series |= {"range": len(c.costs)} if drawn else {"n": np.array([x.n for x in costs])}
     return series | ({"dash": "dash"} if dash else {})
 
 
@@ -112,19 +115,8 @@ def _grid(r: PruneResult) -> FigureSpec:
 
 
 def _correlations(r: PruneResult) -> FigureSpec:
-    order = sorted(r.correlations.items(), key=lambda item: -item[1].value)
-    return captions.figure(
-        "correlations",
-        {
-            "names": [name for name, _ in order],
-            **{
-                part: [getattr(x, end) for _, x in order]
-                for part, end in (("values", "value"), ("low", "low"), ("high", "high"))
-            },
-        },
-        n=order[0][1].n,
-        value=order[0][0],
-    )
+    order = dict(sorted(r.correlations.items(), key=lambda item: -item[1].value))
+    return captions.figure("correlations", bars(order), value=next(iter(order)))
 
 
 def _clusters(r: PruneResult) -> FigureSpec:

@@ -9,9 +9,11 @@ from headscape.pruning.criteria import CRITERIA, find_criterion
 from headscape.results import Finding
 from headscape.roles import MIXED
 from headscape.studies.prune.result import CONTROLS, percent
-from headscape.verdicts import judge
+from headscape.studies.work.sentences import on_claim
+from headscape.verdicts import Judgement, judge, strictest
 
 if TYPE_CHECKING:
+    from headscape.intervals import Interval
     from headscape.studies.prune.result import PruneResult
 
 __all__ = ["findings"]
@@ -114,10 +116,7 @@ def _against_gradients(r: PruneResult) -> list[Finding]:
         if own is None or rival is None or own is rival:
             continue
         differences = [own.minus(rival, i) for i in range(len(own.n))]
-        worst = max(differences, key=lambda difference: difference.high)
-        verdict = judge(
-            worst, below=0.0, control="no difference to gradients, at the share of heads where it does worst"
-        )
+        verdict = _everywhere(differences, "no difference to gradients, at the share of heads where it does worst")
         opening = {
             "holds": f"{_named(name)} beats gradient importance (Michel et al. 2019) at every share of heads",
             "does not hold": f"{_named(name)} does not beat gradient importance (Michel et al. 2019)",
@@ -129,22 +128,22 @@ def _against_gradients(r: PruneResult) -> list[Finding]:
     return found
 
 
+def _everywhere(differences: list[Interval], control: str) -> Judgement:
+    """Whether all differences lie below 0, by the one that least does; one without an interval leaves it open."""
+    return strictest(*(judge(one, below=0.0, control=control) for one in sorted(differences, key=lambda d: d.value)))
+
+
 def _paper(r: PruneResult) -> list[Finding]:
     found = []
     for compensation in dict.fromkeys(("none", r.compensation)):
         own, chance = r.curve("l1_top", compensation), r.curve("random", compensation)
         if own is None or chance is None:
             continue
-        verdict = judge(own.area, below=chance.by_draw, control=f"random choice, {len(chance.costs)} draws")
-        opening = {
-            "holds": "The paper's criterion is better than chance",
-            "does not hold": "The paper's criterion is worse than choosing heads at random",
-            "cannot tell": "Whether the paper's criterion is better than chance cannot be told",
-        }[verdict.verdict]
+        verdict = judge(own.area, below=chance.by_draw, control="another random choice")
         costs, random = (", ".join(f"{c.cost(i).value:+.1%}" for i in range(len(c.n))) for c in (own, chance))
         removing = f"removing {', '.join(r.share(n) for n in own.n)} of the heads by {_named('l1_top')}"
-        text = f"{opening}: with compensation {compensation}, {removing} costs {costs}, at random {random}."
-        found.append(Finding(text, "curves", verdict, "prune.l1_top"))
+        rest = f": with compensation {compensation}, {removing} costs {costs}, at random {random}."
+        found.append(on_claim("prune.l1_top", verdict, rest, "curves"))
     return found
 
 
@@ -153,17 +152,12 @@ def _organized(r: PruneResult) -> list[Finding]:
     controls = [c for name in ("l1_all_random", "l1_all_natural") if (c := r.curve(name, "none")) is not None]
     if own is None or len(controls) < 2:
         return []
-    worst = max((own.minus(c) for c in controls), key=lambda difference: difference.high)
-    verdict = judge(worst, below=0.0, control="no difference to the better of permuted leaves and natural order")
-    opening = {
-        "holds": "Organizing the tokens helps to find removable heads",
-        "does not hold": "Organizing the tokens does not help to find removable heads",
-        "cannot tell": "Whether organizing the tokens helps to find removable heads cannot be told",
-    }[verdict.verdict]
+    differences = [own.minus(c) for c in controls]
+    verdict = _everywhere(differences, "no difference to the better of permuted leaves and natural order")
     areas = [f"{c.area.value:+.1%}" for c in (own, *controls)]
-    text = f"{opening}: removing heads by {_named('l1_all')} costs {areas[0]} (mean over shares, uncompensated)"
-    text += f", {areas[1]} on trees with permuted leaves, {areas[2]} in the natural order."
-    return [Finding(text, "curves-none", verdict, "prune.organization")]
+    rest = f": removing heads by {_named('l1_all')} costs {areas[0]} (mean over shares, uncompensated)"
+    rest += f", {areas[1]} on trees with permuted leaves, {areas[2]} in the natural order."
+    return [on_claim("prune.organization", verdict, rest, "curves-none")]
 
 
 def _compensated(r: PruneResult) -> list[Finding]:

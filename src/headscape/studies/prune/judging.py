@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
-from headscape.intervals import Interval, mean_interval
+from headscape.intervals import Interval, another, mean_interval
 from headscape.pruning.compensation import COMPENSATIONS, Fitted, without_heads
 from headscape.pruning.criteria import draw_order
 from headscape.pruning.judges import cost
@@ -56,8 +56,8 @@ class Curve:
 
     @property
     def by_draw(self) -> Interval:
-        """The same with the interval over random draws."""
-        return mean_interval(self.costs.mean(axis=(1, 2)))
+        """The same with where another random draw would lie."""
+        return another(self.costs.mean(axis=(1, 2)))
 
     def minus(self, other: Curve, i: int | None = None) -> Interval:
         """How much more it costs than another with n[i] heads removed, or along the curve; paired by sequence."""

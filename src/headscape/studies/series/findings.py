@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pandas as pd
 
-from headscape.intervals import mean_interval
+from headscape.intervals import exactly, mean_interval
 from headscape.results import Finding
 from headscape.roles import MIXED, ROLES
 from headscape.verdicts import judge
@@ -70,6 +70,7 @@ def _settled(r: SeriesResult) -> Finding:
 def _moving(r: SeriesResult) -> Finding:
     """Whether the scores still change by more, at the end, than they differ between two inputs."""
     last, noise = mean_interval(r.change[-1]), mean_interval(r.noise[-1])
+    last = last if r.change[-1].any() else exactly(0.0)  # the same network twice, whatever the input
     verdict = judge(last, below=noise, control="one checkpoint on other input")
     opening = verdict.opening(
         "the heads have settled by the end of the series", "the heads still change at the end of the series"

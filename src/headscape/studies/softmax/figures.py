@@ -138,10 +138,9 @@ def _change_heads(r: SoftmaxResult) -> FigureSpec:
             part |= {end: r.heads[f"change_corollary_{end}"].to_numpy()[order] for end in ("low", "high")}
             part["n"] = [len(r.values)]
         series.append(part)
-    series += [
-        {"name": "tolerance", "x": x[[0, -1]], "y": np.full(2, sign * r.tolerance), "dash": "dot"}
-        for sign in ((1, -1) if r.unit == "loss" else (1,))
-    ]
+    ends, height = x[[0, -1]], np.full(2, r.tolerance)
+    both = {"x": [*ends, ends[-1], *ends], "y": [*height, np.nan, *-height]}  # one line with a gap
+    series.append({"name": "tolerance", "x": ends, "y": height, "dash": "dot"} | (both if r.unit == "loss" else {}))
     return captions.figure("change-heads", {"series": series}, unit_name=r.unit_name)
 
 

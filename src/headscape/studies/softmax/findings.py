@@ -7,12 +7,13 @@ from typing import TYPE_CHECKING
 import numpy as np
 import numpy.typing as npt
 
-from headscape.intervals import Interval, jackknife, mean_interval
+from headscape.intervals import Interval, another, jackknife, mean_interval
+from headscape.papers import claim
 from headscape.results import Finding
 from headscape.studies.softmax.head import COLUMNS
 from headscape.studies.softmax.result import CLOSE, ENOUGH, NAMES
 from headscape.studies.work.sentences import on_claim
-from headscape.verdicts import Judgement, cannot_tell, judge
+from headscape.verdicts import Judgement, cannot_tell, judge, of_different
 
 if TYPE_CHECKING:
     from headscape.studies.softmax.result import SoftmaxResult
@@ -27,7 +28,7 @@ UNIFORM = 0.005
 TWICE = 1.9
 """Ratio of exponents from which the residual counts as twice as regular."""
 FEWEST = 3
-"""Fewest inputs for any verdict, however many were requested."""
+"""Inputs without which nothing is decided, whatever was asked for; also heads that need their map."""
 
 
 def findings(r: SoftmaxResult) -> list[Finding]:
@@ -38,21 +39,34 @@ def findings(r: SoftmaxResult) -> list[Finding]:
     return found + ([_at_once(r)] if r.unit else []) + ([_random(r)] if r.control is not None else [])
 
 
-def _decided(r: SoftmaxResult, judgement: Judgement) -> Judgement:
-    """The judgement, if there are enough inputs for one."""
+def _decided(r: SoftmaxResult, id: str, judgement: Judgement) -> Judgement:
+    """The judgement on a claim, if there are enough inputs for any; what is said to be learnt, random weights must lack."""
     n, needed = len(r.values), min(ENOUGH, max(FEWEST, int(r.settings["batches"])))
     few = f"too few inputs: {n}, at least {needed} are needed unless fewer are requested"
-    return judgement if n >= needed else cannot_tell(few, judgement.statistic)
+    if n < needed:
+        return cannot_tell(few, judgement.statistic)
+    judgement = of_different(r.values, judgement)
+    if judgement.verdict != "holds" or not claim(id).learnt:
+        return judgement
+    if r.control is None:
+        return cannot_tell("control missing: random weights (--random-weights)", judgement.statistic)
+    # any decomposition is close to a nearly flat map: where attention is as flat as before training, nothing was learnt
+    flat = another(r.control[COLUMNS.index("mean_kl")])
+    sharper = judge(mean_interval(_medians(r.column("mean_kl"))), above=flat, control="a head with random weights")
+    if sharper.verdict == "holds":
+        return judgement
+    why = f"heads are not shown to be further from uniform than with random weights: {sharper.why} (nats)"
+    return cannot_tell(why, judgement.statistic)
 
 
-def _share(r: SoftmaxResult, passing: BoolArray, what: str) -> tuple[str, Judgement]:
-    """The share of heads for which `what` is true (n_input, n_head), not counting uniform ones; and whether nearly all are."""
+def _share(r: SoftmaxResult, id: str, passing: BoolArray, what: str) -> tuple[str, Judgement]:
+    """For which share of heads `what` is so (n_input, n_head), not counting uniform ones; and whether that is nearly all."""
     varied = r.column("mean_kl") > UNIFORM
     count = np.where(varied.any(axis=1), varied.sum(axis=1), np.nan)
     share = mean_interval((passing & varied).sum(axis=1) / count)
     if not varied.any():
         return "every head is nearly uniform", cannot_tell("no head can fail: all are nearly uniform")
-    verdict = _decided(r, judge(share, above=NEARLY_ALL, control="nearly all heads"))
+    verdict = _decided(r, id, judge(share, above=NEARLY_ALL, control="nearly all heads"))
     return f"{what} for a share of {share} of the heads that are not nearly uniform", verdict
 
 
@@ -73,17 +87,22 @@ def _without_model(r: SoftmaxResult) -> Finding:
 
 def _invariance(r: SoftmaxResult) -> Finding:
     own, uniform, paraproduct = (r.standing(name) for name in ("corollary", "mean", "paraproduct"))
-    needed = uniform == "no"
+    needed, may = uniform == "no", uniform != "yes"  # need their map, and may need it
     verdict = cannot_tell(
-        "no head is shown to need its map: with uniform attention none changes the model beyond the tolerance"
+        f"heads shown to need their map, by what uniform attention changes: {int(needed.sum())}, and it takes {FEWEST}"
+        if needed.any()
+        else "no head is shown to need its map: with uniform attention none changes the model beyond the tolerance"
     )
     among = "no head fails with uniform attention"
     if needed.any():
         passes, fails = ((own[needed] == said).mean() for said in ("yes", "no"))
         within = (r.heads["change_corollary"].abs() <= r.tolerance).to_numpy()[needed].mean()
-        share = Interval(float(within), float(passes), float(1 - fails), len(r.values))
+        # what is not known of a head, whether it needs its map or whether it passes, counts against either verdict
+        low, high = (needed & (own == "yes")).sum() / may.sum(), 1 - (may & (own == "no")).sum() / may.sum()
+        share = Interval(float(np.clip(within, low, high)), float(low), float(high), len(r.values))
         control = "nearly all of the heads that fail with uniform attention"
-        verdict = _decided(r, judge(share, above=NEARLY_ALL, control=control))
+        if needed.sum() >= FEWEST:
+            verdict = _decided(r, "softmax.invariance", judge(share, above=NEARLY_ALL, control=control))
         among = f"of the heads that fail with uniform attention ({int(needed.sum())}), {passes:.0%} pass with Corollary 1 and {fails:.0%} fail"
     rest = f"""
          (Fasina, Pohle, Su and Coifman, 2025). Within {r.tolerance:g} {r.unit_name}, {int((own == "yes").sum())} of {r.n_heads} heads
@@ -94,7 +113,7 @@ def _invariance(r: SoftmaxResult) -> Finding:
 
 
 def _pointwise(r: SoftmaxResult) -> Finding:
-    share, verdict = _share(r, r.column("paraproduct_error") <= CLOSE, f"it is within {CLOSE:.0%}")
+    share, verdict = _share(r, "softmax.pointwise", r.column("paraproduct_error") <= CLOSE, f"it is within {CLOSE:.0%}")
     names = ("corollary", "paraproduct", "boundary", "mean", "linear", "natural", "shuffled")
     e = {name: f"{r.median(f'{name}_error'):.2f}" for name in names}
     rest = f"""
@@ -111,23 +130,23 @@ def _orders(r: SoftmaxResult) -> list[Finding]:
     if "printed_error" not in r.heads:
         return []
     found, varied = [], r.column("mean_kl") > UNIFORM
-    for claim, (name, other) in asked.items():
+    for id, (name, other) in asked.items():
         own, control = (r.column(f"{one}_error") for one in (name, other))
         closer = mean_interval(_medians(np.where(varied, own - control, np.nan)))
-        verdict = _decided(r, judge(closer, below=0.0, control="no closer"))
+        verdict = _decided(r, id, judge(closer, below=0.0, control="no closer"))
         if not varied.any():
             verdict = cannot_tell("no head can fail: all are nearly uniform")
         rest = (
             f": the median relative error is {r.median(f'{name}_error'):.2f} ({NAMES[name]}) against {r.median(f'{other}_error'):.2f} "
             f"({NAMES[other]}); over inputs the median difference within heads is {closer}."
         )
-        found.append(on_claim(claim, verdict, rest, "variants"))
+        found.append(on_claim(id, verdict, rest, "variants"))
     return found
 
 
 def _condition(r: SoftmaxResult) -> Finding:
     what = f"averages are within {CLOSE:g} nats of 0 (rms), so that e^average = 1,"
-    share, verdict = _share(r, r.column("average_rms") <= CLOSE, what)
+    share, verdict = _share(r, "softmax.condition", r.column("average_rms") <= CLOSE, what)
     rest = f"""
         : {share}. The median head has
         {r.median("average_rms"):.2f}, at most {r.median("average_max"):.1f}. Mixed differences are {r.median("mixed_rms"):.2f} nats (rms),
@@ -141,7 +160,7 @@ def _premise(r: SoftmaxResult) -> Finding:
     assert r.base is not None
     loss, mixed = r.base, r.column("mixed_max").mean(axis=1)
     own = jackknife(lambda chosen: _correlation(loss[chosen], mixed[chosen]), len(loss))
-    verdict = _decided(r, judge(own, below=0.0, control="no correlation"))
+    verdict = _decided(r, "softmax.premise", judge(own, below=0.0, control="no correlation"))
     rest = f"""
         : over inputs the loss ({loss.min():.2g} to {loss.max():.2g}) correlates by {own} with the largest mixed difference
         of a head, mean over heads ({mixed.min():.3g} to {mixed.max():.3g} nats).
@@ -158,7 +177,7 @@ def _regular(r: SoftmaxResult) -> Finding:
     own, shuffled = (mean_interval(_medians(r.column(name))) for name in ("alpha", "alpha_shuffled"))
     rough = not shuffled.value > 0
     control = "what Theorem 1 assumes" if rough else "shuffled heads"
-    verdict = _decided(r, judge(own, above=0.0 if rough else shuffled, control=control))
+    verdict = _decided(r, "softmax.regularity", judge(own, above=0.0 if rough else shuffled, control=control))
     above, surely = (float((r.heads[name] > 0).mean()) for name in ("alpha", "alpha_low"))
     rest = f"""
         : Theorem 1 needs Hoelder exponents above 0, and the median organized head has {own} (natural order
@@ -172,7 +191,7 @@ def _residual(r: SoftmaxResult) -> Finding:
     coarse = r.column("alpha_coarse")
     regular = (r.column("alpha") > 0) & (coarse > 0)
     ratio = mean_interval(_medians(r.column("alpha_residual") / np.where(regular, coarse, np.nan)))
-    verdict = _decided(r, judge(ratio, above=TWICE, control="twice, less a twentieth"))
+    verdict = _decided(r, "softmax.residual", judge(ratio, above=TWICE, control="twice, less a twentieth"))
     found = (
         f"for heads with an exponent above 0 ({regular.mean():.0%} of them) the residual's is {ratio} times as large, the finest scale left out; "
         "Theorem 1 says 2, counting scales 1.5"
@@ -195,7 +214,8 @@ def _at_once(r: SoftmaxResult) -> Finding:
     assert r.base is not None
     changes = {name: r.change_all(name) for name in ("corollary", "paraproduct", "mean", "natural", "own")}
     off = abs(changes["own"].value) > r.tolerance / 10
-    verdict = _decided(r, judge(_size(changes["corollary"]), below=r.tolerance, control="the tolerance"))
+    whole = judge(_size(changes["corollary"]), below=r.tolerance, control="the tolerance")
+    verdict = _decided(r, "softmax.all_heads", whole)
     if verdict.verdict == "holds" and (off or not _size(changes["mean"]).low > r.tolerance):
         what = (
             "softmax of the captured scores changes the model too"

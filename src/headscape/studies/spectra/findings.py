@@ -13,7 +13,7 @@ from headscape.results import Finding
 from headscape.statistics.alignment import BEYOND, LEADING
 from headscape.studies.spectra.result import KIND_NAMES, Side
 from headscape.studies.work.sentences import on_claim
-from headscape.verdicts import Judgement, judge, strictest
+from headscape.verdicts import Judgement, cannot_tell, judge, strictest
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -40,6 +40,10 @@ def _less_than_values(r: SpectraResult, column: str, log: bool = False) -> Judge
         before = r.difference(kind, "v", column, log, initial=True) if r.has_initial else 0.0
         found.append(judge(mean_interval(r.difference(kind, "v", column, log) - before), below=0.0))
     worst = strictest(*found)
+    if worst.verdict == "holds" and not r.has_initial:
+        return cannot_tell(
+            "control missing: the weights before training, which random weights stand for", worst.statistic
+        )
     what = f"difference to W_v by layer{', minus that before training' if r.has_initial else ''}"
     return replace(worst, why=f"{what}: " + "; ".join(f"W_{k} {j.why}" for k, j in zip("qk", found, strict=True)))
 
@@ -63,7 +67,7 @@ def _pressed(r: SpectraResult) -> Finding:
     verdict = _less_than_values(r, "energy", log=True)
     ratios = [float(np.exp(r.difference(kind, "v", "energy", log=True).mean())) for kind in "qk"]
     rest = f"""
-         relative to W_v. Energy over that of Xavier's initialization: {_means(r, "energy")}; the thesis found a tenth to a
+         relative to W_v. Energy over that of Xavier's initialization: {_means(r, "energy")}; Wertich (2024) found a tenth to a
         twentieth for W_q and W_k, and W_v unchanged. Per layer W_q has {ratios[0]:.2f} times the energy of W_v, W_k {ratios[1]:.2f} times
         (geometric means).
     """
@@ -74,7 +78,7 @@ def _above_noise(r: SpectraResult) -> Finding:
     own, xavier = (", ".join(f"W_{kind} {r.above_noise(kind, x):.0%}" for kind in "qkv") for x in (False, True))
     text = f"""
         How much of the weights exceeds noise: the share of singular values above those of noise of the same shape and
-        energy, rank by rank, is {own}; above noise of Xavier's variance (the thesis' measure, about 10 % there) {xavier}.
+        energy, rank by rank, is {own}; above noise of Xavier's variance (the measure of Wertich, 2024, who found about 10 %) {xavier}.
     """
     return Finding(text, "against-noise")
 
@@ -120,10 +124,9 @@ def _beyond(z: pd.Series[float]) -> int:
 def _aligned(r: SpectraResult) -> Finding:
     z, n = r.heads["z"], len(r.heads)
     chance = float(r.heads["by_chance"].mean())
-    most = float(binom.ppf(SURE, n, chance))
-    verdict = judge(
-        exactly(_beyond(z)), above=most, control=f"the most that random rotations make in {SURE:.0%} of cases"
-    )
+    most, first = float(binom.ppf(SURE, n, chance)), 0 if r.initial_heads is None else _beyond(r.initial_heads["z"])
+    control = f"the most that random rotations make in {SURE:.0%} of cases" if most >= first else "before training"
+    verdict = judge(exactly(_beyond(z)), above=max(most, first), control=control)
     controls = [f"random rotations make {n * chance:.1f} such heads"]
     controls += [f"{_beyond(r.initial_heads['z'])} at initialization"] if r.initial_heads is not None else []
     controls += [f"{_beyond(r.heads['z_other'])} with the keys of another group"] * bool(
@@ -142,14 +145,16 @@ def _shared(r: SpectraResult) -> list[Finding]:
     if "shared" not in r.heads or not r.heads["shared_other"].notna().any():
         return []
     by_layer = r.heads.groupby(["block", "layer"])[["shared", "shared_other"]].mean()
-    verdict = judge(
-        mean_interval(by_layer["shared"] - by_layer["shared_other"]), above=0.0, control="keys of another group"
-    )
+    more = by_layer["shared"] - by_layer["shared_other"]
+    verdict = judge(mean_interval(more), above=0.0, control="keys of another group")
     own, other = (mean_interval(by_layer[name]) for name in ("shared", "shared_other"))
     chance = LEADING / float(r.of_kind("q")["columns"].iloc[0])
     first = ""
     if r.initial_heads is not None and "shared" in r.initial_heads:
         first = f", at initialization {r.initial_heads['shared'].mean():.3g}"
+        before = r.initial_heads.groupby(["block", "layer"])[["shared", "shared_other"]].mean()
+        beyond = mean_interval(more - (before["shared"] - before["shared_other"]))
+        verdict = strictest(judge(beyond, above=0.0, control="less that before training"), verdict)
     rest = f"""
         : the {LEADING} leading input directions of W_q and of W_k of a head overlap by {own}, with the keys of another
         group by {other}; unrelated ones by {chance:.3g}{first}. Here n counts layers.

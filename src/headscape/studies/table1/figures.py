@@ -34,7 +34,7 @@ def _variants(r: Table1Result, k: int) -> FigureSpec:
     series: list[dict[str, Any]] = []
     for i, variant in enumerate(r.variants):
         values = 10 ** r.decades(r.names[k], variant)
-        ends = {"low": values.min(axis=0), "high": values.max(axis=0)} if len(values) > 1 else {}
+        ends = {"low": values.min(axis=0), "high": values.max(axis=0), "range": True} if len(values) > 1 else {}
         series.append({"name": variant, "x": x, "y": values.mean(axis=0), "dash": "dash" if i % 2 else None} | ends)
     for name, printed in PRINTED.items():
         shown = np.array(printed[: r.depth])

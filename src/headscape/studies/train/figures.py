@@ -90,7 +90,9 @@ def _curves(r: TrainResult) -> FigureSpec:
         rows = r.curves[(r.curves["arm"] == arm) & (r.curves["rate"] == r.rate(arm))]
         found = rows.groupby("step")["valid"].agg(["mean", "min", "max"])
         y, low, high = (found[name].to_numpy() for name in ("mean", "min", "max"))
-        series.append({"name": base_arm(arm).title, "x": found.index.to_numpy(), "y": y, "low": low, "high": high})
+        series.append(
+            {"name": base_arm(arm).title, "x": found.index.to_numpy(), "y": y, "low": low, "high": high, "range": True}
+        )
     return _lines("curves", series, value="image" if r.images else "token")
 
 
@@ -150,7 +152,8 @@ def _learned(r: TrainResult) -> FigureSpec:
     rows = r.heads[r.heads["alpha"].notna()]
     series = []
     for _, of_layer in rows.groupby("layer"):
-        by_step = {step: mean_interval(values) for step, values in of_layer.groupby("step")["alpha"]}
+        by_seed = of_layer.groupby(["step", "seed"])["alpha"].mean()
+        by_step = {step: mean_interval(values) for step, values in by_seed.groupby("step")}
         series.append(line(f"layer {of_layer['layer'].iloc[0] + 1}", np.array(list(by_step)), list(by_step.values())))
     return _lines("learned", series, LEARNED_START=LEARNED_START)
 
