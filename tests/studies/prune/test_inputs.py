@@ -15,8 +15,8 @@ def inputs_for(model, captured, inputs, windows, **more):
     )
 
 
-def windows_of(judge):
-    keys = judge.parts["text"]
+def windows_of(judge, ability="text"):
+    keys = judge.parts[ability]
     tasks = [task for key, several in judge.pieces if key in keys for task in several]
     return {row.numpy().astype(np.int64).tobytes() for task in tasks for row in task.arguments["input_ids"]}
 
@@ -30,6 +30,8 @@ def test_no_window_is_ranked_on_and_judged_on(run, model):
     found = inputs_for(model, captured, [*RANK, *JUDGE], 6)
     ranked, chosen, judged = set(ids_of(found.evidence.samples)), windows_of(found.choosing), windows_of(found.judging)
     assert chosen and judged and not (chosen & judged or ranked & chosen or ranked & judged)
+    copied = [windows_of(judge, "copy.text") for judge in (found.choosing, found.judging)]
+    assert all(copied) and not copied[0] & copied[1]
     with pytest.raises(hs.InputError, match="were ranked on; at least 4 others are needed"):
         inputs_for(model, captured, RANK, 6)
 
