@@ -15,8 +15,8 @@ def inputs_for(model, captured, inputs, windows, **more):
     )
 
 
-def windows_of(judge, ability="text"):
-    keys = judge.parts[ability]
+def windows_of(judge):
+    keys = judge.parts["text"]
     tasks = [task for key, several in judge.pieces if key in keys for task in several]
     return {row.numpy().astype(np.int64).tobytes() for task in tasks for row in task.arguments["input_ids"]}
 
@@ -30,10 +30,17 @@ def test_no_window_is_ranked_on_and_judged_on(run, model):
     found = inputs_for(model, captured, [*RANK, *JUDGE], 6)
     ranked, chosen, judged = set(ids_of(found.evidence.samples)), windows_of(found.choosing), windows_of(found.judging)
     assert chosen and judged and not (chosen & judged or ranked & chosen or ranked & judged)
-    copied = [windows_of(judge, "copy.text") for judge in (found.choosing, found.judging)]
-    assert all(copied) and not copied[0] & copied[1]
     with pytest.raises(hs.InputError, match="were ranked on; at least 4 others are needed"):
         inputs_for(model, captured, RANK, 6)
+
+
+@pytest.mark.parametrize("windows", [6, 8, 10])
+def test_other_abilities_are_shown_in_half_of_the_windows_of_their_part(run, model, windows):
+    found = inputs_for(model, hs.open_capture(run), [hs.sample_text("judge")[:800]], windows)
+    parts = {"chosen_on": found.choosing, "judged_on": found.judging}
+    assert {name: len(judge.parts["copy.text"]) for name, judge in parts.items()} == {
+        name: max(2, found.facts[name] // 2) for name in parts
+    }
 
 
 def test_more_windows_keep_those_of_fewer(run, model):
