@@ -56,6 +56,7 @@ html_copy_source = html_show_sphinx = False
 autosummary_generate = True
 autodoc_member_order = "bysource"
 autodoc_typehints = "none"
+napoleon_attr_annotations = False  # shapes are said in words
 default_role = "code"
 
 # tutorials: scripts that are run, in this order

@@ -80,8 +80,8 @@ q = hs.Questionnaire().fit(stack)
 places = hs.diffusion_map(q.affinities_.axis2)
 
 fig, ax = plt.subplots(figsize=(5, 4), layout="constrained")
-dots = ax.scatter(places[:, 0], places[:, 1], c=digits, cmap="tab10", s=12)
-fig.colorbar(dots, label="digit")
+dots = ax.scatter(places[:, 0], places[:, 1], c=digits, cmap="tab10", vmin=-0.5, vmax=9.5, s=12)
+fig.colorbar(dots, label="digit", ticks=range(10))
 ax.set_title("A map of the images")
 plt.show()
 

@@ -34,7 +34,7 @@ moved.round(3)
 
 # %%
 # Here is the head that changed most, on each prompt. Choose the last token, "to": both times the head looks at the name that was
-# mentioned only once, which is the right continuation. Such heads are known as *name movers*.
+# mentioned only once, which is the right continuation. This is what *name mover* heads do (Wang et al. 2022).
 
 layer, head = moved.iloc[0][["layer", "head"]]
 hs.show(captured, layer, head, batch=0)

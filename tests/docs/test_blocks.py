@@ -1,4 +1,7 @@
-"""Every code block of the documents is run (Python), or read by the real parser of the command line (shell)."""
+"""Every code block of the documents is run (Python), or read by the real parser of the command line (shell).
+
+Most commands are run too, on a tiny network in place of the one they name.
+"""
 
 import ast
 import contextlib
@@ -11,9 +14,11 @@ from pathlib import Path
 import pytest
 import typer
 from markdown_it import MarkdownIt
+from typer.testing import CliRunner
 
 import headscape as hs
 from headscape.cli import app
+from writers import tiny
 
 CLONE = Path(__file__).parents[2]
 PAGES = [
@@ -126,3 +131,56 @@ def test_the_five_minutes_of_the_readme_run(load, tmp_path, monkeypatch):
 
 def test_the_readme_is_short():
     assert len((CLONE / "README.md").read_text().splitlines()) < 120
+
+
+STORIES = (
+    "README",
+    "capture",
+    "compress",
+    "gaussian",
+    "index",
+    "organize",
+    "prompt",
+    "report",
+    "softmax",
+    "spectra",
+    "start",
+)
+MODELS = {"smollm2-135m", "minilm-l6", "vit-fmnist"}
+SHORT = {"analyze": ["--tokens", "32"], "capture": ["--tokens", "32"], "claims": ["--only", "spectra"]}
+
+
+@pytest.fixture(scope="module")
+def network(tmp_path_factory):
+    """A Llama of three layers that reads bytes."""
+    folder = tmp_path_factory.mktemp("networks") / "tiny"
+    model = tiny()
+    model.module.save_pretrained(folder)
+    model.tokenizer.save_pretrained(folder)
+    return folder
+
+
+def commands(page):
+    for block in fences(page, SHELL):
+        for line in block.replace("\\\n", " ").splitlines():
+            program, *words = shlex.split(line, comments=True) or [""]
+            if program == "headscape":
+                yield words
+
+
+@pytest.mark.parametrize(
+    "page", named([page for page in PAGES if page.stem in STORIES and page.parent.name != "theory"])
+)
+def test_commands_run_on_a_tiny_network(page, network, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    Path("book.txt").write_text(hs.sample_text())
+    if page.stem in ("report", "spectra"):  # they begin with a run
+        captured = hs.capture(hs.load_model(network), "book.txt", tokens=32, batches=3, out="runs/book")
+        hs.organize(captured, model=None)
+    found = list(commands(page))
+    assert found
+    for words in found:
+        short = ["--tokens", "1024"] if "--pool" in words else [] if "--prompt" in words else SHORT.get(words[0], [])
+        words = [str(network) if word in MODELS else word for word in words if word != "--open"]
+        done = CliRunner().invoke(app, words + short)
+        assert done.exit_code == 0, (words, done.output, done.exception)
