@@ -39,7 +39,11 @@ def test_flap_is_variance_times_weight_standardized_in_the_layer(e):
         by_head = (rows[site.name].var(0) * (W**2).sum(0)).reshape(4, -1).mean(1)
         for h, score in enumerate((by_head - by_head.mean()) / by_head.std()):
             scores[site.heads[h]] = score
-    first = min(scores, key=scores.get)
+    order = sorted(scores, key=scores.get)
+    for n in range(1, len(order)):
+        removed = {(site, head) for site, layer in remove_by("flap", e, n).items() for head in layer.heads}
+        assert removed == {(next(s.name for s in e.network.sites if s.layer == h.layer), h.head) for h in order[:n]}
+    first = order[0]
     found = remove_by("flap", e, 1)
     name = next(site.name for site in e.network.sites if site.layer == first.layer)
     assert {n: layer.heads for n, layer in found.items()} == {name: (first.head,)}

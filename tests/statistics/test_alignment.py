@@ -11,6 +11,7 @@ from headscape.statistics.alignment import (
     rotation_test,
     rotations_of,
     score_spectrum,
+    shared_directions,
     symmetric_share,
 )
 
@@ -122,3 +123,13 @@ def test_symmetric_energy_and_scores_without_the_large_matrix(n_kv):
     skew = np.stack([turn @ w for w in noise((1, 4, 11))])
     assert symmetric_share(noise((1, 4, 11)), skew)[0] == pytest.approx(0)
     assert symmetric_share(np.zeros((1, 3, 11)), k[:1])[0] == 0.5
+
+
+def test_shared_directions_are_1_for_one_subspace_and_0_for_orthogonal_ones():
+    low, high = noise((3, 8, 20)), noise((3, 8, 20), seed=1)
+    low[:, :, 10:] = high[:, :, :10] = 0  # inputs 0 to 9, and 10 to 19
+    np.testing.assert_allclose(shared_directions(low, 2 * low), 1)
+    np.testing.assert_allclose(shared_directions(low, high), 0, atol=1e-12)
+    np.testing.assert_allclose(
+        shared_directions(noise((400, 8, 20), seed=2), noise((400, 8, 20), seed=3)).mean(), 4 / 20, atol=0.01
+    )

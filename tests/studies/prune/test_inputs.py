@@ -34,6 +34,15 @@ def test_no_window_is_ranked_on_and_judged_on(run, model):
         inputs_for(model, captured, RANK, 6)
 
 
+@pytest.mark.parametrize("windows", [6, 8, 10])
+def test_other_abilities_are_shown_in_half_of_the_windows_of_their_part(run, model, windows):
+    found = inputs_for(model, hs.open_capture(run), [hs.sample_text("judge")[:800]], windows)
+    parts = {"chosen_on": found.choosing, "judged_on": found.judging}
+    assert {name: len(judge.parts["copy.text"]) for name, judge in parts.items()} == {
+        name: max(2, found.facts[name] // 2) for name in parts
+    }
+
+
 def test_more_windows_keep_those_of_fewer(run, model):
     captured = hs.open_capture(run)
     few, more = (inputs_for(model, captured, JUDGE, n) for n in (4, 8))
