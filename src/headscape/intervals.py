@@ -10,7 +10,16 @@ import numpy as np
 import numpy.typing as npt
 from scipy.stats import binom, t
 
-__all__ = ["Interval", "another", "exactly", "jackknife", "mean_interval", "median_interval", "of_draws"]
+__all__ = [
+    "Interval",
+    "another",
+    "exactly",
+    "jackknife",
+    "mean_interval",
+    "median_interval",
+    "of_draws",
+    "student_interval",
+]
 
 LEVEL = 0.95
 NAN = float("nan")
@@ -83,6 +92,20 @@ def mean_interval(values: npt.ArrayLike) -> Interval:
     if len(x) == 0:
         return Interval(NAN, n=0, why="no input")
     return _about(float(x.mean()), x, skewed=bool((x > 0).all() or (x < 0).all()))
+
+
+def student_interval(values: npt.ArrayLike) -> Interval:
+    """Mean of independent inputs with Student's interval alone.
+
+    For quantities that may have either sign, such as the difference of two trained networks: that a few of them have
+    the same sign says nothing of skew, so the interval for log-normal inputs of `mean_interval` has no place.
+
+    >>> student_interval([1.0, 2.0, 3.0])
+    Interval(value=2.0, low=-0.484..., high=4.484..., n=3, why='')
+    """
+    x = np.asarray(values, dtype=float).ravel()
+    x = x[~np.isnan(x)]
+    return _about(float(x.mean()), x, skewed=False) if len(x) else Interval(NAN, n=0, why="no input")
 
 
 def another(values: npt.ArrayLike) -> Interval:

@@ -35,8 +35,14 @@ def test_it_starts_from_the_model_and_raises_the_hidden_state(folder):
     assert len(changed.hidden) == 3 and (changed.logits - own).abs().max() > 1e-4
     network.share = 0.0
     torch.testing.assert_close(network(ids).logits, own, atol=1e-5, rtol=1e-5)
-    with pytest.raises(InputError, match="arms standard, hidden, longer"):
+    with pytest.raises(InputError, match="in the arms standard, hidden and longer only"):
         Pretrained(config, arm("both"))
+
+
+def test_arms_that_a_model_cannot_take_are_refused_before_anything_is_written(folder, text, tmp_path):
+    with pytest.raises(InputError, match="in the arms standard, hidden and longer only"):
+        train(str(folder), tmp_path / "run", text=text, arms=["standard", "both"])
+    assert not (tmp_path / "run").exists()
 
 
 def test_the_comparison(folder, text, tmp_path):

@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
-from headscape.intervals import Interval, mean_interval
+from headscape.intervals import Interval, mean_interval, student_interval
 from headscape.results import FigureSpec, Finding, Result
 
 __all__ = ["TrainResult"]
@@ -89,6 +89,22 @@ class TrainResult(Result):
         """In the order they were run."""
         return list(dict.fromkeys(self.trials["arm"]))
 
+    def kinds(self, *names: str) -> list[str]:
+        """The arms of these kinds, whatever alphas they are run with."""
+        return [arm for name in names for arm in self.arms if arm.partition(" ")[0] == name]
+
+    @property
+    def pair(self) -> list[str]:
+        """Standard attention and the arm to show beside it: the paper's, or the hidden state alone; none without both."""
+        beside = self.kinds("both", "rescaled", "hidden")
+        return ["standard", beside[0]] if "standard" in self.arms and beside else []
+
+    def entropies(self, arm: str) -> pd.DataFrame:
+        """Entropy at the end of training, mean over heads: one row per seed, one column per layer."""
+        rows = self.heads[self.heads["arm"] == arm]
+        rows = rows[rows["step"] == rows.groupby("seed")["step"].transform("max")]
+        return rows.pivot_table(index="seed", columns="layer", values="entropy")
+
     @property
     def images(self) -> bool:
         """Whether the score is an accuracy, higher being better."""
@@ -120,7 +136,7 @@ class TrainResult(Result):
 
     def difference(self, arm: str, base: str = "standard") -> Interval:
         """Mean over seeds of score(arm) - score(base), same seed, with its interval."""
-        return mean_interval((self.scores(arm) - self.scores(base)).dropna())
+        return student_interval(self.scores(arm) - self.scores(base))
 
     def to_frame(self) -> pd.DataFrame:
         """One row per arm: learning rate, seeds, test score and difference from standard attention, with intervals.
@@ -149,10 +165,16 @@ class TrainResult(Result):
         return {"arms": self.to_frame(), "trials": self.trials, "baselines": beaten}
 
     def summary(self) -> list[tuple[str, pd.DataFrame]]:
-        """The arms, and what they must beat."""
+        """Scores of the arms and what they must beat; then what attention does in each, and its tokens."""
         from headscape.studies.train.figures import TITLE, shown_table
 
-        return [(TITLE, shown_table(self))]
+        whole = shown_table(self)
+        scores = ["arm", "learning rate", self.unit, *(["change"] if "change" in whole else [])]
+        rest = ["arm", *(name for name in whole if name not in scores)]
+        return [
+            (TITLE, whole[scores]),
+            ("The same networks without their attention", whole[rest][whole["seeds"] != ""]),
+        ]
 
     def findings(self) -> list[Finding]:
         """Each arm against standard attention, what makes the difference, the tokens, and cautions."""

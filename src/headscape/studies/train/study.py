@@ -20,7 +20,7 @@ from headscape.errors import HeadscapeError, InputError
 from headscape.fingerprints import digest
 from headscape.hopfield.networks import ARMS, Attention, NetworkConfig, Transformer, arm, base_arm
 from headscape.hopfield.presets import PRESETS, Preset, preset
-from headscape.hopfield.pretrained import config_of
+from headscape.hopfield.pretrained import check_further, config_of
 from headscape.hopfield.state import Init
 from headscape.records import save_record
 from headscape.runs import Run
@@ -140,11 +140,16 @@ def train(
         integer(count, value, low=1)
     check_seed(random_state)
     attention = _attentions(arms, alpha, alpha_hidden, init)
+    if name not in PRESETS and _is_model(name):
+        for kind in attention.values():
+            check_further(kind)
     chosen = preset(name) if name in PRESETS or not _is_model(name) else _further(name)
     network = replace(chosen.network, **dict(sizes or {}))
     asked = {"steps": chosen.steps if steps is None else steps, "batch": chosen.batch if batch is None else batch}
     asked |= {"evaluations": evaluations, "patience": patience, "accumulate": accumulate}
     made = _plan(chosen, network, asked, autocast, chosen.augment if augment is None else augment, device)
+    if augment is not None and network.kind != "vit":
+        raise InputError("augment changes images; a language model is trained on text")
     check_source(network, text, images)
     tried = _rates(chosen.rates if rates is None else rates, search_steps, made)
     data = _data(name, network, text, images, tokenizer, tokenizer_name)
