@@ -258,7 +258,7 @@ def trained(given: str) -> str:
     facts = json.loads((place / "study.json").read_text(encoding="utf-8"))
     said = json.loads((place / "findings.json").read_text(encoding="utf-8"))
     lines = [f"### {name}: {title}", "", _settings(facts), "", kept(f"hopfield/{name}/table")]
-    lines += [f"* {SIGNS[f['verdict']] + '. ' if f['verdict'] else ''}{_text(f['text'])}" for f in said]
+    lines += [f"* {SIGNS[f['verdict']][:2] if f['verdict'] else ''}{_text(f['text'])}" for f in said]
     for figures, what, how in (
         ("4 to 12", "similarity", "mode / median / mean of the cosines of pairs of tokens / share at .99 or more"),
         ("13 to 20", "entropy", "entropy over its maximum: lowest head / mean / highest head"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from headscape.hopfield.networks import LEARNED_START, base_arm
@@ -42,7 +43,7 @@ def findings(r: TrainResult) -> list[Finding]:
 
 def usable(r: TrainResult) -> Judgement:
     """Whether standard attention clearly beats the strongest baseline: otherwise no comparison says anything."""
-    own, name, reached = mean_interval(r.scores("standard")), r.strongest, r.baselines[r.strongest]
+    own, name, reached = mean_interval(r.scores("standard")), r.rival, r.baselines[r.strongest]
     return judge(own, above=reached, control=name) if r.images else judge(own, below=reached, control=name)
 
 
@@ -91,7 +92,7 @@ def _better(r: TrainResult, change: Interval, control: str) -> tuple[Judgement, 
     """Whether a change is for the better, and the word for it."""
     verdict = judge(change, above=0.0, control=control) if r.images else judge(change, below=0.0, control=control)
     if usable(r).verdict != "holds":
-        verdict = cannot_tell(f"standard attention is not shown to beat the {r.strongest}: {usable(r).why}", change)
+        verdict = cannot_tell(f"standard attention is not shown to beat the {r.rival}: {usable(r).why}", change)
     word = {"holds": "better", "does not hold": "worse", "cannot tell": "not shown to differ"}[verdict.verdict]
     return verdict, word
 
@@ -126,11 +127,11 @@ def _given_skip(r: TrainResult, both: str, skip: str) -> Finding:
 def _tokens(r: TrainResult, arm: str) -> Finding:
     """Whether aligned tokens that standard attention has are gone; by seed, in the layer that has most of them."""
     worst = r.last[r.last["layer"] > 0].groupby(["arm", "seed"])["aligned"].max()
-    standard, both = (mean_interval(worst[name]) for name in ("standard", arm))
+    standard, both = (_share(worst[name]) for name in ("standard", arm))
     there = judge(standard, above=COLLAPSED, control="a group of aligned tokens")
     verdict = judge(both, below=COLLAPSED, control="a group of aligned tokens")
     if usable(r).verdict != "holds":
-        verdict = cannot_tell(f"standard attention is not shown to beat the {r.strongest}", both)
+        verdict = cannot_tell(f"standard attention is not shown to beat the {r.rival}", both)
     elif there.verdict != "holds":
         verdict = cannot_tell(f"no group of aligned tokens to remove: {there.why}", both)
     rest = f"""
@@ -138,6 +139,13 @@ def _tokens(r: TrainResult, arm: str) -> Finding:
         attention, and {both.scaled(100)} % with {base_arm(arm).about}.
     """
     return on_claim("train.tokens", verdict, rest, "violins" if arm == r.kinds("both")[0] else "similarity")
+
+
+def _share(values: pd.Series[float]) -> Interval:
+    """The mean of shares, with what of its interval a share can be."""
+    span = student_interval(values)
+    low, high = (min(max(end, 0.0), 1.0) if span.known else end for end in (span.low, span.high))
+    return replace(span, low=low, high=high)
 
 
 def _entropy(r: TrainResult, arm: str) -> Finding:
@@ -149,7 +157,7 @@ def _entropy(r: TrainResult, arm: str) -> Finding:
     excess = student_interval([moved[seed] - others[seed] for seed in shared])
     verdict = judge(excess, below=MOVED, control="a change of entropy, beyond that between seeds")
     if usable(r).verdict != "holds":
-        verdict = cannot_tell(f"standard attention is not shown to beat the {r.strongest}", excess)
+        verdict = cannot_tell(f"standard attention is not shown to beat the {r.rival}", excess)
     rest = f"""
         : by layer its mean entropy (1 is uniform) is {_layers(own)} with {base_arm(arm).about} and {_layers(base)} with
         standard attention. They differ by {mean_interval(list(moved.values())).value:.2g} per layer, two seeds of
@@ -196,7 +204,7 @@ def _unsure(r: TrainResult) -> str:
             close.append(f"{arm} ({' and '.join(f'{rate:g}' for rate in two['rate'])})")
     best = search[search["arm"] == "standard"]["score"]
     best, beaten = (best.max(), r.baselines[r.strongest]) if r.images else (-best.min(), -r.baselines[r.strongest])
-    short = f", which do not reach the {r.strongest}" if best < beaten else ""
+    short = f", which do not reach the {r.rival}" if best < beaten else ""
     if not close and not short:
         return ""
     text = f"Learning rates were chosen by one seed in runs of {r.settings['search_steps']} steps{short}."

@@ -129,6 +129,11 @@ class TrainResult(Result):
         """The baseline that a network must beat."""
         return list(self.baselines)[-1]
 
+    @property
+    def rival(self) -> str:
+        """The same, as a sentence names it."""
+        return f"{self.strongest} classifier" if self.images else self.strongest
+
     def scores(self, arm: str, column: str = "score") -> pd.Series[float]:
         """Test score by seed, at the arm's learning rate; or the score without attention (uniform, removed)."""
         rows = self.trials[(self.trials["arm"] == arm) & self.trials["chosen"] & ~self.trials["diverged"]]
