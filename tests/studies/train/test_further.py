@@ -12,6 +12,7 @@ from headscape.hopfield.networks import arm
 from headscape.hopfield.pretrained import Pretrained, config_of
 from headscape.hopfield.trained import find_trained
 from headscape.runs import Run
+from headscape.studies.collapse.trained import collapse_trained
 from headscape.studies.train import train
 from zoo import SMALL
 
@@ -56,4 +57,6 @@ def test_the_comparison(folder, text, tmp_path):
     found = find_trained(tmp_path / "run", Run.open(tmp_path / "run").meta["config"], "hidden", 1, None)
     network, stored = found.network(), load_file(found.weights)
     assert torch.equal(network.network.lm_head.weight, stored["network.model.embed_tokens.weight"])
+    with pytest.raises(InputError, match="trained a model further, which this study does not take"):
+        collapse_trained(tmp_path / "run", arm="hidden")
     assert not list(units.glob("*-step*"))  # a model is large: its best weights are kept, not those of every evaluation

@@ -73,7 +73,9 @@ def collapse_trained(
     opened, work = Run.open(run), Work.of(**how)
     found = find_trained(opened.path, opened.meta["config"], arm, seed, step)
     if found.config.kind == "model":
-        raise InputError("this is a trained model: convert and capture it, then measure that run")
+        raise InputError(
+            f"{run} trained a model further, which this study does not take; `headscape report` shows its tokens by layer"
+        )
     settings = {"arm": arm, "network seed": found.seed, "step": step, "batches": batches, "seed": random_state}
     inputs = {"weights": file_hash(found.weights)}
     with work.started(opened.path), study_folder(opened, CollapseResult.study, settings, inputs, work) as folder:
