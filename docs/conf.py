@@ -1,5 +1,6 @@
 """How the site is built: `make docs`."""
 
+import logging
 import os
 from importlib.metadata import files
 
@@ -72,6 +73,18 @@ class Order(ExampleTitleSortKey):
         return TUTORIALS.index(filename.removesuffix(".py"))
 
 
+def drawn(gallery_conf, fname):
+    """Pictures of tutorials have no background, and ink that can be read on light and on dark pages."""
+    import matplotlib as mpl
+
+    ink = "#808691"
+    mpl.rcParams.update({"figure.facecolor": "none", "axes.facecolor": "none", "savefig.facecolor": "none"})
+    mpl.rcParams.update({f"{part}.color": ink for part in ("text", "xtick", "ytick")})
+    mpl.rcParams.update({"axes.labelcolor": ink, "axes.edgecolor": ink, "axes.titlecolor": ink})
+    for name in ("distributed", "gguf"):  # what a cluster and a file say while they are made
+        logging.getLogger(name).setLevel(logging.WARNING)
+
+
 sphinx_gallery_conf = {
     "examples_dirs": "tutorials",
     "gallery_dirs": "made/tutorials",
@@ -79,9 +92,11 @@ sphinx_gallery_conf = {
     "capture_repr": ("_repr_html_", "__repr__"),
     "abort_on_example_error": True,
     "show_memory": False,
+    "min_reported_time": 600,  # how long a tutorial takes depends on the machine
     "within_subsection_order": Order,
     "write_computation_times": False,
     "remove_config_comments": True,
+    "reset_modules": ("matplotlib", drawn),
 }
 
 

@@ -1,7 +1,8 @@
 """Write the tables of the documents from the result files in docs/results: python docs/make_tables.py.
 
-A table stands between `<!-- made: NAME ARGUMENTS -->` and `<!-- end -->`; everything between is written anew. Names of pages
-(`python docs/make_tables.py verdicts theory/trees`) limit it to these.
+A table stands between `<!-- made: NAME ARGUMENTS -->` and `<!-- end -->`; everything between is written anew. A number in a
+sentence stands between `<!-- from: FILE WORDS -->` and `<!-- end -->`: docs/results/FILE holds these words once, with the number
+in place of `{}`. Names of pages (`python docs/make_tables.py verdicts theory/trees ../README`) limit it to these.
 `python docs/make_tables.py --add RUN STUDY NAME COMMAND` keeps the newest result of a study as docs/results/STUDY/NAME.json;
 claims that were tested with `--only` replace their rows and leave the others.
 """
@@ -11,8 +12,9 @@ from __future__ import annotations
 import csv
 import json
 import re
+import runpy
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -24,6 +26,8 @@ from headscape.storage import write_json
 
 DOCS = Path(__file__).parent
 MADE = re.compile(r"(<!-- made: (\w+) ?([^>]*?) -->\n).*?(<!-- end -->)", re.DOTALL)
+INLINE = re.compile(r"(<!-- (from|cost): (\S+) (.+?) -->).*?(<!-- end -->)")
+NUMBER = r"(-?\d+(?:[.,]\d+)*(?:e[-+]?\d+)?(?: \[[^]]*\])?(?: \(n = \d+\))?)"
 SIGNS = {"holds": "✓ holds", "does not hold": "✗ does not hold", "cannot tell": "? cannot tell"}
 
 
@@ -325,6 +329,58 @@ def quantized(_: str) -> str:
     return table(["model", "stored as"], [[m.name, m.quantized or "32-bit floats"] for m in list_models()])
 
 
+def models(_: str) -> str:
+    """The bundled models, and where their weights come from."""
+    from headscape.attention.models import list_models
+
+    rows = [
+        [f"`{m.name}`", m.summary, f"{m.download / 1e6:.0f} MB, fetched" if m.download else "in the package"]
+        for m in list_models()
+    ]
+    return table(["name", "what", "weights"], rows)
+
+
+def quoted(file: str, words: str) -> str:
+    """The number that stands in place of `{}` in words of a result file; `{.2f}` rounds it, `...` skips some words.
+
+    A JSON file is read as lines `key.key: value`, a CSV file as lines `first cell.column: value`.
+    """
+    before, spec, after = re.fullmatch(r"(.*)\{(.*?)\}(.*)", words).groups()  # type: ignore[union-attr]
+    pattern = "(?:.*?)".join(map(re.escape, before.split("..."))) + NUMBER + re.escape(after)
+    found = {one for line in lines(file) for one in re.findall(pattern, line)}
+    if len(found) != 1:
+        raise ValueError(f"docs/results/{file} has {len(found)} numbers where one is asked for: {words}")
+    return f"{float(found.pop()):{spec}}" if spec else found.pop()
+
+
+def lines(file: str) -> list[str]:
+    """A result file, one line per value."""
+    path = next((DOCS / "results").glob(f"{file}.*"))
+    text = path.read_text(encoding="utf-8")
+    if path.suffix == ".csv":
+        columns, *rows = csv.reader(line for line in text.splitlines() if not line.startswith("#"))
+        return [f"{row[0]}.{column}: {cell}" for row in rows for column, cell in zip(columns, row, strict=True)]
+    return list(_flat(json.loads(text)))
+
+
+def _flat(value: object, key: str = "") -> Iterator[str]:
+    """Values of nested lists and mappings, each with its key."""
+    pairs = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else None
+    if pairs is None:
+        yield f"{key}: {value}"
+        return
+    for name, one in pairs:
+        yield from _flat(one, f"{key}.{name}" if key else str(name))
+
+
+def cost(file: str, words: str) -> str:
+    """What it costs to remove heads, METHOD SHARE ABILITY of a result of scripts/prune_rivals.py: in percent."""
+    page = runpy.run_path(str(DOCS.parent / "scripts" / "prune_page.py"))
+    found = json.loads((DOCS / "results" / f"{file}.json").read_text(encoding="utf-8"))
+    interval = page["cost"](found, *words.split())
+    return f"{page['shown'](interval).removeprefix('+')} (n = {interval.n})"
+
+
 MAKERS = {
     f.__name__: f
     for f in (
@@ -339,6 +395,7 @@ MAKERS = {
         kept,
         coverage,
         listed,
+        models,
         quantized,
         comparisons,
         trained,
@@ -349,12 +406,23 @@ MAKERS = {
 
 def main(names: Sequence[str] = ()) -> None:
     """Write every table of every page, or of the pages named."""
-    for page in [DOCS / f"{name}.md" for name in names] or sorted([*DOCS.glob("*.md"), *DOCS.glob("theory/*.md")]):
+    pages = [DOCS.parent / "README.md", *sorted([*DOCS.glob("*.md"), *DOCS.glob("theory/*.md")])]
+    for page in [DOCS / f"{name}.md" for name in names] or pages:
         text = page.read_text(encoding="utf-8")
-        made = MADE.sub(lambda m: m[1] + MAKERS[m[2]](m[3].strip()) + m[4], text)
+        made = INLINE.sub(inline, MADE.sub(block, text))
         if made != text:
             page.write_text(made, encoding="utf-8")
-            print(page.relative_to(DOCS))
+            print(page.name)
+
+
+def block(found: re.Match[str], without: Sequence[str] = ()) -> str:
+    """A table with the marks around it, written anew but for the makers named."""
+    return found[0] if found[2] in without else found[1] + MAKERS[found[2]](found[3].strip()) + found[4]
+
+
+def inline(found: re.Match[str]) -> str:
+    """A number with the marks around it, written anew."""
+    return found[1] + {"from": quoted, "cost": cost}[found[2]](found[3], found[4]) + found[5]
 
 
 if __name__ == "__main__":

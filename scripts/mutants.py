@@ -1,18 +1,20 @@
 """Mutants: change one small thing in the source, and see whether a test notices.
 
-The sample is seeded and takes a mutant from each room in turn. A mutant is tested in a copy of the tree by the tests of
-its module (the doctests, then tests/ROOM/test_MODULE.py) and the others of its room; those marked slow come last.
-Mutants that change no behaviour are listed with the reason in mutants.txt, beside this file.
+The sample is seeded and takes a mutant from each room in turn. A mutant is tested in a copy of the tree: first by its
+module's doctests and tests/ROOM/test_MODULE.py, then by the other tests of that folder, quick tests before slow ones,
+then by quick tests elsewhere that import the module, or of the study that is called like a command.
+Tests that noticed a mutant are run without one in the end, and must pass. mutants.txt lists the mutants that change no
+behaviour, and why.
 
     python scripts/mutants.py -n 20 --only geometry --seed 3
     python scripts/mutants.py --only geometry/flexible.py:53
-    python scripts/mutants.py --quick    # without the slow tests: what survives is to be tried again with them
+    python scripts/mutants.py --kept killed.txt --minutes 10    # again and again, until none is left
 """
 
 import argparse
 import ast
+import math
 import os
-import random
 import re
 import shutil
 import signal
@@ -21,20 +23,34 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator
+from contextlib import contextmanager
+from hashlib import blake2b
 from itertools import chain, zip_longest
 from pathlib import Path
 from typing import NamedTuple
 
 ROOT = Path(__file__).resolve().parent.parent
 SOURCE = ROOT / "src" / "headscape"
-ROOMS = ("wavelets", "geometry", "statistics", "collapse", "hopfield", "pruning", "attention", "studies", "top")
+ROOMS = [
+    "wavelets",
+    "geometry",
+    "statistics",
+    "collapse",
+    "hopfield",
+    "pruning",
+    "attention",
+    "studies",
+    "report",
+    "cli",
+]
+ROOMS += ["top"]
 """top: the modules in no room."""
 WANTED = 0.9
 """Share of mutants to kill, not counting the equivalent ones."""
 PAD = 64
 """Blanks after every source. So a mutant has the size and date of its source, and numba keeps its other functions."""
-FAILING = 3
-"""Tests of a room that may fail without a mutant; they are left out and named."""
+LIMITS = {"not slow": 300, "slow": 900}
+"""Seconds that tests may take, by their marker."""
 KERNEL = re.compile(r"@(\w*kernel|compiled\w*)\b")
 SWAPS = """Lt < <= >=, LtE <= < >, Gt > >= <=, GtE >= > <, Eq == !=, NotEq != ==, Is is is_not, IsNot is_not is, In in not_in,
 NotIn not_in in, Add + -, Sub - +, Mult * /, Div / *, FloorDiv // *, Pow ** *, Mod % *, And and or, Or or and"""
@@ -50,6 +66,10 @@ class Mutant(NamedTuple):
     new: str
     source: bytes
     compiled: bool  # by numba, whose cache does not see every change
+
+    @property
+    def key(self) -> str:
+        return f"{self.file}\n- {self.old}\n+ {self.new}"
 
     def __str__(self) -> str:
         return f"{self.file}:{self.line}\n- {self.old}\n+ {self.new}"
@@ -119,31 +139,45 @@ def mutants_of(path: Path) -> Iterator[Mutant]:
 
 
 def draw(n: int, seed: int, only: str) -> list[Mutant]:
-    """A sample in which rooms take turns; `only` names a room, a module or a line."""
-    chance, found = random.Random(seed), []
+    """A sample in which rooms take turns; `only` names a room, a module or a line.
+
+    A mutant's place in the sample depends on its own two lines, so a change elsewhere leaves most of the sample alone.
+    """
+    found = []
     for room in ROOMS:
         files = sorted(SOURCE.glob("[a-z]*.py") if room == "top" else (SOURCE / room).rglob("*.py"))
         mutants = [mutant for path in files for mutant in mutants_of(path)]
         if only and only != room:
             mutants = [m for m in mutants if only in (m.file, f"{m.file}:{m.line}") or m.file.startswith(f"{only}/")]
-        found.append(chance.sample(mutants, len(mutants)))
+        distinct = {mutant.key: mutant for mutant in mutants}.values()
+        found.append(sorted(distinct, key=lambda mutant: blake2b(f"{seed}{mutant.key}".encode()).digest()))
     return [mutant for mutant in chain.from_iterable(zip_longest(*found)) if mutant][:n]
 
 
-def tests_of(file: str) -> list[str]:
-    """The tests of a module and its room, its own first."""
-    room, own = (ROOT / "tests" / file).parent, f"test_{Path(file).name}"
-    found = room.rglob("test_*.py") if "/" in file else room.glob("test_*.py")
-    ordered = sorted(found, key=lambda path: (path.name != own, path))
-    return [f"src/headscape/{file}", *(str(path.relative_to(ROOT)) for path in ordered)]
+def stages_of(file: str) -> list[tuple[list[str], str]]:
+    """The tests of a module: its doctests and own files, its folder, and quick ones elsewhere that are about it.
+
+    Of the folder those come first that name the module most; quick tests come before slow ones.
+    """
+    folder, name = (ROOT / "tests" / file).parent, Path(file).stem
+    texts = {path: path.read_text() for path in sorted((ROOT / "tests").rglob("test_*.py"))}
+    inside = [path for path in texts if path.is_relative_to(folder) and ("/" in file or path.parent == folder)]
+    own = [path for path in inside if path.stem == f"test_{name}"]
+    others = sorted((path for path in inside if path not in own), key=lambda path: -texts[path].count(name))
+    module = f"headscape.{file.removesuffix('.py').replace('/', '.')} "
+    about = ROOT / "tests/studies" / name  # of a command: the tests of its study
+    far = [path for path, text in texts.items() if path not in inside and (module in text or path.parent == about)]
+    groups = [[f"src/headscape/{file}", *(str(path.relative_to(ROOT)) for path in own)]]
+    groups += [[str(path.relative_to(ROOT)) for path in group] for group in (others, far)]
+    stages = [(group, speed) for group in groups if group for speed in LIMITS]
+    return stages[:-1] if far else stages
 
 
 class Copy:
     """A copy of the tree, in which mutants are tested."""
 
-    def __init__(self, place: Path, speeds: tuple[str, ...] = ("not slow", "slow")) -> None:
-        self.place, self.tree, self.limits, self.speeds = place, place / "tree", dict[str, float](), speeds
-        self.skip: dict[str, list[str]] = {}
+    def __init__(self, place: Path) -> None:
+        self.place, self.tree = place, place / "tree"
         shutil.copytree(ROOT, self.tree, ignore=shutil.ignore_patterns(".?*", "__pycache__", "runs"))
         for path in (self.tree / "src").rglob("*.py"):
             self.write(path, path.read_bytes() + b" " * PAD)
@@ -152,45 +186,41 @@ class Copy:
         path.write_bytes(source)
         os.utime(path, (0, 0))
 
-    def passes(self, tests: list[str], cache: str = "numba", limit: float | None = None) -> bool:
-        """Whether all tests pass, and in time."""
+    def failure(self, tests: list[str], speed: str, cache: str = "numba") -> str:
+        """The first test that fails, "time" if they take too long, or nothing if all pass."""
         env = {"PYTHONPATH": str(self.tree / "src"), "NUMBA_CACHE_DIR": str(self.place / cache)}
         env |= {"PYTHONDONTWRITEBYTECODE": "1", "OMP_NUM_THREADS": "1"}
-        command = [sys.executable, "-m", "pytest", "-x", "-p", "no:cacheprovider", "--hypothesis-seed=0", *tests, "-m"]
-        for speed in self.speeds:
-            with open(self.place / "output", "w") as output:
-                how = {"stdout": output, "stderr": output, "start_new_session": True, "env": os.environ | env}
-                process = subprocess.Popen([*command, speed], cwd=self.tree, **how)
-            try:
-                status = process.wait(limit)
-            except subprocess.TimeoutExpired:
-                os.killpg(process.pid, signal.SIGKILL)
-                status = process.wait()
-            if status not in (0, 5):  # passed, or no tests of that speed
-                return False
-        return True
+        command = [sys.executable, "-m", "pytest", "-x", "-p", "no:cacheprovider", "--hypothesis-seed=0", *tests]
+        with open(self.place / "output", "w") as output:
+            how = {"stdout": output, "stderr": output, "start_new_session": True, "env": os.environ | env}
+            process = subprocess.Popen([*command, "-m", speed], cwd=self.tree, **how)
+        try:
+            if process.wait(LIMITS.get(speed, max(LIMITS.values()))) in (0, 5):  # passed, or no tests of that speed
+                return ""
+        except subprocess.TimeoutExpired:
+            os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
+            return "time"
+        text = (self.place / "output").read_text()
+        found = re.search(r"^(?:FAILED|ERROR) (.+?)(?: - |$)", text, re.M)
+        return found.group(1) if found else tests[0]
 
-    def survives(self, mutant: Mutant) -> bool:
-        """Whether no test notices the mutant."""
-        tests, room, began = tests_of(mutant.file), str(Path(mutant.file).parent), time.monotonic()
-        if room not in self.limits:
-            failing: list[str] = []  # without a mutant
-            while not self.passes([*tests, *(f"--deselect={test}" for test in failing)]):
-                text = (self.place / "output").read_text()
-                found = re.search(r"^(?:FAILED|ERROR) (\S+::\S+)", text, re.M)
-                if found is None or len(failing) == FAILING:
-                    sys.exit(f"tests of {mutant.file} fail without it\n{text[-3000:]}")
-                failing.append(found.group(1))
-                print(f"left out, failing without a mutant: {failing[-1]}\n", flush=True)
-            self.skip[room], self.limits[room] = failing, 60 + 3 * (time.monotonic() - began)
-        tests += [f"--deselect={test}" for test in self.skip[room]]
+    @contextmanager
+    def mutated(self, mutant: Mutant) -> Iterator[None]:
         path = self.tree / "src/headscape" / mutant.file
         whole = path.read_bytes()
         self.write(path, mutant.source.ljust(len(whole)))
         try:
-            return self.passes(tests, f"{began}" if mutant.compiled else "numba", self.limits[room])
+            yield
         finally:
             self.write(path, whole)
+
+    def killer(self, mutant: Mutant, quick: bool) -> str:
+        """The first test that notices the mutant, if any; it is checked without the mutant in the end."""
+        cache = f"{time.monotonic()}" if mutant.compiled else "numba"
+        with self.mutated(mutant):
+            stages = [stage for stage in stages_of(mutant.file) if not quick or stage[1] != "slow"]
+            return next(filter(None, (self.failure(*stage, cache) for stage in stages)), "")
 
 
 def main() -> None:
@@ -198,18 +228,41 @@ def main() -> None:
     parser.add_argument("-n", type=int, default=100, help="how many")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--only", default="", help=f"{', '.join(ROOMS)}; or a file, or FILE:LINE")
-    parser.add_argument("--quick", action="store_true", help="leave out the slow tests")
+    parser.add_argument("--quick", action="store_true", help="leave out the slow tests; survivors are not kept")
+    parser.add_argument("--kept", type=Path, help="file of what was tried so far, read and added to")
+    parser.add_argument("--minutes", type=float, default=math.inf, help="begin no mutant after that time")
     options = parser.parse_args()
     blocks = Path(__file__).with_suffix(".txt").read_text(encoding="utf-8").split("\n\n")
-    equivalent = {tuple(block.strip().splitlines()[:3]) for block in blocks if block.strip()}
-    fates: dict[str, list[Mutant]] = {"killed": [], "survived": [], "equivalent": []}
+    equivalent = {"\n".join(block.strip().splitlines()[:3]) for block in blocks}
+    kept = dict[str, str]()
+    if options.kept and options.kept.exists():
+        kept = dict(reversed(block.split("\n", 1)) for block in options.kept.read_text().strip().split("\n\n"))
+    fates: dict[str, list[Mutant]] = {"killed": [], "survived": [], "equivalent": [], "not tried": []}
+    began = time.monotonic()
     with tempfile.TemporaryDirectory(prefix="mutants-") as place:
-        copy = Copy(Path(place), *([("not slow",)] if options.quick else []))
+        copy = Copy(Path(place))
         for mutant in draw(options.n, options.seed, options.only):
-            known = (mutant.file, f"- {mutant.old}", f"+ {mutant.new}") in equivalent
-            fate = "equivalent" if known else "survived" if copy.survives(mutant) else "killed"
+            if mutant.key in equivalent:
+                fate = "equivalent"
+            elif mutant.key in kept:
+                fate = kept[mutant.key].split()[0]
+            elif time.monotonic() - began > 60 * options.minutes:
+                fate = "not tried"
+            else:
+                killer = copy.killer(mutant, options.quick)
+                fate = "killed" if killer else "survived"
+                print(f"{fate} {killer}\n{mutant}\n", flush=True)
+                kept[mutant.key] = f"{fate} {killer}"
+                if options.kept and (killer or not options.quick):
+                    with open(options.kept, "a") as file:
+                        file.write(f"{fate} {killer}\n{mutant.key}\n\n")
             fates[fate].append(mutant)
-            print(f"{fate}: {mutant}\n", flush=True)
+        killers = {line.removeprefix("killed ") for line in kept.values() if line.startswith("killed ")} - {"time"}
+        broken = (
+            killers and not (options.quick or fates["not tried"]) and copy.failure(sorted(killers), "slow or not slow")
+        )
+    if broken:
+        sys.exit(f"a test that counts as noticing a mutant fails without it: {broken}")
     print(", ".join(f"{len(found)} {fate}" for fate, found in fates.items()), *fates["survived"], sep="\n\n")
     sys.exit(len(fates["survived"]) > (1 - WANTED) * (len(fates["survived"]) + len(fates["killed"])))
 

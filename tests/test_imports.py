@@ -115,7 +115,7 @@ def test_what_is_no_attention_is_refused_by_name():
     refused(None, "load it with attn_implementation='eager'")
     refused({"logits": maps, "attentions": ()}, "returned no attention")
     refused([maps[0]], r"has shape \(5, 5\)")
-    refused([maps - 1], "no probabilities")
+    refused([maps - 1], "not probabilities")
     refused([maps * np.nan], "NaN or infinite")
     refused([maps, attention(0, (3, 4, 4))], "differ in batch, queries or keys")
     refused([[maps], [maps[:2]]], "different blocks, layers or heads")
@@ -139,7 +139,7 @@ def saved(tmp_path, values, **options):
     ("values", "options", "match"),
     [
         (attention().astype(np.float64) * 1e300, {"dtype": "float32", "kind": "scores"}, "beyond the range of float32"),
-        (-attention(), {}, "no probabilities"),
+        (-attention(), {}, "not probabilities"),
         (attention()[:, :, :0], {}, "empty"),
         (attention(), {"mask": "none"}, "mask is one of"),
         (attention(), {"layout": "head,head,query,key"}, "once each"),

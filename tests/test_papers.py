@@ -61,4 +61,4 @@ def test_a_finding_knows_where_its_claim_is_made():
     assert found.citation == "Fasina, Pohle, Su and Coifman 2025, Corollary 1"
     assert Finding("Just so.").citation is None
     opening = claim("compare.apart").opening(Judgement("cannot tell", "few"), a="one", b="two")
-    assert opening == "It cannot be told whether one and two are different networks by their heads"
+    assert opening == "We cannot tell whether one and two are different networks by their heads"

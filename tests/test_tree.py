@@ -150,6 +150,11 @@ def test_one_leaf():
         assert repr(tree) == "PartitionTree(1 leaf, 1 level of 1 folders)"
 
 
+def test_a_tree_of_many_levels_prints_the_first_four_and_the_last_three():
+    assert repr(PartitionTree.dyadic(128)).endswith("8 levels of 1, 2, 4, 8, 16, 32, 64, 128 folders)")
+    assert repr(PartitionTree.dyadic(256)).endswith("9 levels of 1, 2, 4, 8, .., 64, 128, 256 folders)")
+
+
 def test_a_deep_tree_is_no_problem():
     n = 1500  # deeper than the interpreter's recursion limit
     cuts = np.tri(n, dtype=bool)

@@ -2,8 +2,10 @@
 Organize any matrix or tensor
 =============================
 
-The questionnaire is not about attention. Give it any array: it groups every axis by the others. Here it gets images of handwritten
-digits and is not told that pixels have neighbors, nor which digit an image shows.
+Give the questionnaire any array: it groups every axis by the others. What does it find?
+
+Nothing in it is about attention. Here it gets images of handwritten digits; it is not told which pixels are neighbors, nor which digit
+an image shows.
 """
 
 import matplotlib.pyplot as plt
@@ -16,7 +18,8 @@ import headscape as hs
 # %%
 # A matrix: images x pixels
 # -------------------------
-# The pixels are shuffled first, so nothing is left of the picture but the table.
+# A table with one row per image and one column per pixel. The pixels are shuffled first, so that the table holds no trace of the
+# picture but its values. ``organize_matrix`` puts similar rows and similar columns next to each other.
 
 rng = np.random.default_rng(0)
 images, digits = load_digits(return_X_y=True)
@@ -34,8 +37,8 @@ plt.show()
 # %%
 # Did it find the digits?
 # -----------------------
-# Take the level of the image tree with about ten clusters and compare it with the true digits. The adjusted Rand index is 1 for the
-# same partition and 0 for chance. Two controls: the same with each column shuffled, and k-means.
+# Take the level of the image tree with about ten clusters and compare it with the true digits. The adjusted Rand index is 1 for equal
+# partitions and 0 for chance. Beside it: k-means, the usual method, and the same with every column shuffled, where nothing is to be found.
 
 from sklearn.cluster import KMeans
 
@@ -53,8 +56,8 @@ print(f"shuffled columns {found(rng.permuted(X, axis=0)):.2f}")
 # %%
 # Did it find the picture?
 # ------------------------
-# Color every pixel by its cluster, at the place it had before the shuffle. Clusters are patches: the neighborhood of pixels came back
-# from the data alone.
+# Color every pixel by its cluster, at the place it had before the shuffle. Clusters are strokes and patches: which pixels are neighbors
+# was learned from the data alone.
 
 tree = hs.Questionnaire().fit(X).trees_[1]
 fig, axes = plt.subplots(1, 3, figsize=(8, 2.8), layout="constrained")
@@ -69,7 +72,8 @@ plt.show()
 # %%
 # A tensor: rows x columns x images
 # ---------------------------------
-# Arrays of any order work. The last axis plays the part of the heads; its affinity gives a map of the images.
+# Arrays of any order work. Here rows, columns and images are three axes, and the last one plays the part of the heads. Its affinity
+# gives a map of the images, on which some digits have a place of their own.
 
 stack = X[:, np.argsort(shuffle)].reshape(-1, 8, 8).transpose(1, 2, 0)
 q = hs.Questionnaire().fit(stack)
@@ -84,8 +88,8 @@ plt.show()
 # %%
 # How sure is this?
 # -----------------
-# 400 images and one seed. The shuffled control shows that the agreement comes from the data; the comparison with k-means shows that
-# for flat clusters of images there is no need for the questionnaire. What it adds is the tree of *both* axes at all scales.
+# These are 400 images and one seed. The shuffled control shows that the agreement comes from the data. The comparison with k-means
+# shows that for one flat partition of the images you do not need the questionnaire; what it adds are trees of *both* axes, at all scales.
 #
 # What next?
 # ----------

@@ -2,8 +2,10 @@
 Bring attentions from elsewhere
 ===============================
 
-You already have attention: from transformers with ``output_attentions=True``, from a TransformerLens cache, or from a model of your own in
-any framework. No model needs to be loaded again.
+You already have attention, from transformers, TransformerLens or your own code. Use it here.
+
+No model needs to be loaded again: ``hs.from_attentions`` takes arrays from any framework, checks them, and gives you what
+``hs.capture`` would.
 """
 
 import numpy as np
@@ -15,7 +17,7 @@ import headscape as hs
 # %%
 # From transformers
 # -----------------
-# A small random GPT-2 stands in for yours.
+# Ask the model for ``output_attentions=True`` and pass on what it returns. A small random GPT-2 stands in for yours.
 
 _ = torch.manual_seed(0)
 config = GPT2Config(
@@ -37,7 +39,8 @@ hs.from_attentions(cache).tensor(0)
 # %%
 # From your own code
 # ------------------
-# Arrays of shape (head, query, key), one per layer. Here is one with an answer we know: head 1 of layer 0 looks at the previous token.
+# Pass arrays of shape (head, query, key), one per layer. Here are some with a known answer: all heads are random, but head 1 of
+# layer 0 puts 90 % of its attention on the previous token.
 
 rng = np.random.default_rng(0)
 maps = rng.dirichlet(np.ones(32), size=(2, 4, 32))  # layer, head, query, key
@@ -53,8 +56,8 @@ hs.show(mine, 0, 1)
 # %%
 # A role of your own
 # ------------------
-# A function of maps (query, key, head) and tokens is a role too. ``chance`` is then its mean score on shuffled rows, and a
-# head ``holds`` the role where it beats all 19 of these, which one head of noise in twenty does by accident.
+# Any function of maps (query, key, head) and tokens can be a role. ``chance`` is then its mean score on 19 copies with shuffled rows,
+# and a head ``holds`` the role if it beats all of them, which one head in twenty does by accident. These heads are random, and none does.
 
 
 def looks_far(maps, tokens):
@@ -69,8 +72,8 @@ hs.find_heads(mine, looks_far, top=3).round(2)
 # %%
 # How sure is this?
 # -----------------
-# Imported maps are checked: rows must sum to one, nothing may be NaN or infinite. What headscape cannot check is whether they are the
-# maps your model really used; :func:`headscape.capture` compares logits for that reason.
+# Imported maps are checked: rows must sum to one, and nothing may be NaN or infinite. headscape cannot check whether these are the
+# maps your model really used; :func:`headscape.capture` can, by comparing logits.
 #
 # What next?
 # ----------

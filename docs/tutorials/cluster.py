@@ -2,8 +2,10 @@
 A cluster with Dask
 ===================
 
-Studies are cut into units of work: one batch, one layer, one pair of runs. You want to spread them over processes or machines, and to
-lose nothing when one of them fails.
+Spread a study over processes or machines, and lose nothing when one of them fails.
+
+Every study is cut into units of work: one input, one layer, one pair of runs. Any process that sees the run directory can do a unit, so
+all you need is a Dask cluster.
 """
 
 import tempfile
@@ -16,7 +18,7 @@ import headscape as hs
 # %%
 # A run on disk
 # -------------
-# Workers read their unit from the run directory and write its result there, so it must lie where all of them can see it.
+# Workers read what they need from the run directory and write their results there. On several machines it must be on a shared disk.
 
 scratch = tempfile.TemporaryDirectory()
 model = hs.load_model("minilm-l6")
@@ -25,8 +27,8 @@ captured = hs.capture(model, [hs.sample_text()], tokens=32, batches=4, out=Path(
 # %%
 # A cluster
 # ---------
-# Yours is started by your administrator, by Slurm, or by ``dask scheduler`` and ``dask worker`` on each machine. Here two workers run
-# within this process. All that headscape needs is the address.
+# Yours may be started by an administrator, by Slurm, or by ``dask scheduler`` on one machine and ``dask worker`` on each. Here two workers
+# run within this process. All that headscape needs to know is the address of the scheduler.
 
 with LocalCluster(
     n_workers=2, threads_per_worker=1, processes=False, protocol="tcp", dashboard_address=None
@@ -41,7 +43,7 @@ print(spread.headline())
 #
 # The same bytes
 # --------------
-# Whoever does the work, the result is the same to the last bit.
+# The result does not depend on who did the work: it is the same to the last bit.
 
 alone = hs.organize(hs.capture(model, [hs.sample_text()], tokens=32, batches=4), model=None)
 print("equal:", bool((spread.affinity == alone.affinity).all()))
@@ -49,8 +51,8 @@ print("equal:", bool((spread.affinity == alone.affinity).all()))
 # %%
 # How sure is this?
 # -----------------
-# A unit that fails, or whose worker is lost, is tried again and costs only that unit; finished units are on disk, and starting the
-# study again resumes it. Workers must have the same version of headscape, which is checked when the study begins.
+# If a worker is lost, its unit goes to another one, and nothing else is done twice. Finished units are on disk, so starting the study
+# again resumes it. All workers must have the same version of headscape; this is checked before the study begins.
 #
 # What next?
 # ----------

@@ -2,8 +2,10 @@
 A study of your own in thirty lines
 ===================================
 
-You measure something per head and want what every headscape study has: files, a table, findings with verdicts, a place on the page.
-The question here: how sharp is each head, and is it sharper than random weights would make it?
+Measure something per head and get files, a table, findings with verdicts, and a page.
+
+That is what every headscape study has, and yours gets it from three methods. The question here: how sharp is each head, and is it
+sharper than random weights would make it?
 """
 
 from dataclasses import dataclass
@@ -16,7 +18,8 @@ import headscape as hs
 # %%
 # The result
 # ----------
-# A frozen dataclass. Its fields are what is saved; three methods say how it is shown.
+# A result is a frozen dataclass. Its fields are what is saved; three methods say how it is shown: as a table, as figures, and as
+# findings in sentences. ``hs.judge`` decides on the verdict.
 
 
 @dataclass(frozen=True, eq=False)
@@ -32,50 +35,49 @@ class Sharpness(hs.Result):
 
     def figures(self):
         """One cell per head."""
-        data = {"score": "peak"}
-        return [
-            hs.FigureSpec(
-                id="peak", title="Largest weight of a row", kind="head_grid", data=data, read="Dark is sharp."
-            )
-        ]
+        words = {"title": "Largest weight of a row", "read": "Bright is sharp."}
+        return [hs.FigureSpec(id="peak", kind="head_grid", data={"score": "peak"}, **words)]
 
     def findings(self):
         """The trained model beside its control, with a verdict."""
-        gain = hs.mean_interval(self.heads.groupby("layer")[["peak", "random"]].mean().diff(axis=1).random * -1)
+        by_layer = self.heads.groupby("layer")[["peak", "random"]].mean()
+        gain = hs.mean_interval(by_layer["peak"] - by_layer["random"])
         verdict = hs.judge(gain, above=0.0, control="random weights")
-        opening = verdict.opening("training made heads sharper", "training made no head sharper")
-        return [
-            hs.Finding(
-                f"{opening}: the largest weight rises by {gain} over random weights, mean over layers.", "peak", verdict
-            )
-        ]
+        opening = verdict.opening("training made heads sharper", "training made heads less sharp")
+        text = f"{opening}: beyond random weights the largest weight rises by {gain}, mean over layers."
+        return [hs.Finding(text, "peak", verdict)]
 
 
 # %%
 # The measurement
 # ---------------
-# The same architecture with random weights is the control that every claim about training needs.
+# How sharp: the largest weight of each row, averaged over rows and inputs. A claim about training needs a control: the same
+# architecture with random weights.
 
 
 def peaks(model):
     """One number per head."""
     captured = hs.capture(model, [hs.sample_text()], tokens=64, batches=4)
-    return captured.heads(), np.mean([X.values.max(axis=1).mean(axis=0) for X in captured], axis=0)
+    sharpness = [X.values.max(axis=1).mean(axis=0) for X in captured]  # one array per input
+    return captured.heads(), np.mean(sharpness, axis=0)
 
 
 heads, trained = peaks(hs.load_model("minilm-l6"))
 _, random = peaks(hs.load_model("minilm-l6", random_init=0))
-table = pd.DataFrame(heads, columns=["block", "layer", "head"]).assign(peak=trained, random=random)
+table = pd.DataFrame(heads, columns=["block", "layer", "head"])
+table = table.assign(peak=trained, random=random)
 
 # %%
 # What you get
 # ------------
-# A view in a notebook, a summary in a terminal, files, and a page.
+# In a notebook the result shows a view of the heads, its findings and its figures; in a terminal, a summary.
 
 result = Sharpness(table)
 result
 
 # %%
+# It saves itself as plain files, is read back, and has a page of its own.
+
 import tempfile
 from pathlib import Path
 
@@ -89,8 +91,8 @@ with tempfile.TemporaryDirectory() as folder:
 # %%
 # How sure is this?
 # -----------------
-# The interval is over the six layers, of one draw of random weights: another draw is another control. ``hs.judge`` is the only place
-# where headscape decides on a verdict; it says "cannot tell" where the interval includes the control.
+# The interval is over the six layers, with one draw of random weights; another draw would be another control. ``hs.judge`` says "cannot
+# tell" if the interval includes the control.
 #
 # What next?
 # ----------

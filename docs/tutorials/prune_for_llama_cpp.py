@@ -2,8 +2,9 @@
 Prune and run in llama.cpp
 ==========================
 
-You want a smaller model that an unmodified llama.cpp runs, and you want to know what the removal cost: not only on average text, but in
-what the model can do.
+Make a model smaller, run it in an unmodified llama.cpp, and know what the removal cost.
+
+The cost is more than the average loss: an ability that few tokens need, such as copying, can be lost without the average showing it.
 """
 
 import tempfile
@@ -16,9 +17,9 @@ import headscape as hs
 # %%
 # Which heads?
 # ------------
-# ``rank_heads`` puts the least important heads first. ``novelty`` asks what the other heads of the layer cannot predict of a head's
-# output. In SmolLM2 three heads share one key and value; only when all three are removed does the cache shrink, so groups are
-# what we remove.
+# ``rank_heads`` puts the least important heads first. The criterion ``novelty`` asks how much of a head's output the other heads of its
+# layer cannot predict. In SmolLM2 three query heads share one head of keys and values, and the cache shrinks only if all three are
+# removed. So we remove such groups, the four with the lowest mean.
 
 scratch = tempfile.TemporaryDirectory()
 here = Path(scratch.name)
@@ -31,8 +32,8 @@ groups
 # %%
 # What does it cost?
 # ------------------
-# Judge on text that played no part in the choice, and on copying: lists of random words, repeated. Average text hides the loss
-# of an ability. The control removes as many groups at random.
+# Judge on text that played no part in the choice, and on copying: lists of random words, each said twice. As a control, remove four
+# groups at random.
 
 words = hs.sample_text().split()
 rng = np.random.default_rng(0)
@@ -60,20 +61,23 @@ for name, heads in [("intact", []), ("chosen", chosen), ("random", heads_of(zip(
     print(f"{name:7} text {text:.2f}  copying {copying:.2f}")
 
 # %%
-# On text the chosen groups cost next to nothing, where random ones hurt. Copying pays all the same, and the average never showed it:
-# this is why ``hs.prune`` keeps a budget for every ability.
+# On text the chosen groups cost next to nothing, while random ones hurt. But copying suffers, and the average did not show it. This is
+# why ``hs.prune`` has a budget for every ability.
 #
 # Write it
 # --------
-# The file is opened again and its logits are compared with those of the ablated model before it gets its name.
+# Before the file gets its name, it is opened again and its logits are compared with those of the ablated model.
 
 export = hs.export_pruned(model, chosen, here / "smaller.gguf")
 print(export)
 
 # %%
+# What shrinks most is the cache, by the four groups of 90. The file is larger than the one it came from, because that one stores 4-bit
+# numbers and this one 16-bit; llama.cpp's own ``llama-quantize`` makes it small again.
+#
 # Run it
 # ------
-# ``llama-cli -m smaller.gguf -p "..."`` does the same; here llama.cpp is called from Python (``pip install xllamacpp``).
+# Here llama.cpp is called from Python (``pip install xllamacpp``); ``llama-cli -m smaller.gguf -p "..."`` does the same.
 
 import xllamacpp
 
@@ -87,13 +91,13 @@ print(server.handle_completions(request)["choices"][0]["text"])
 # %%
 # How sure is this?
 # -----------------
-# Two windows of text are few, and four groups are a small cut. ``hs.prune`` does it thoroughly, in minutes: it keeps a budget for every
-# ability, fits what the remaining heads can take over, and reports costs on held-out inputs with intervals.
+# Two windows of text are few, and four groups of 90 are a small cut. ``hs.prune`` does it thoroughly, in minutes: it keeps within a budget
+# for every ability, lets the remaining heads take over what they can, and reports costs on held-out inputs with intervals.
 #
 # What next?
 # ----------
-# ``headscape prune RUN --budget text=1%,copy=2% --out smaller.gguf``. Which criteria are worth their time, and against which rivals:
-# :doc:`/prune`.
+# ``headscape prune RUN --budget text=1%,copy=2% --out smaller.gguf`` on the command line. How the criteria compare, also with published
+# methods: :doc:`/prune`.
 
 del server
 scratch.cleanup()

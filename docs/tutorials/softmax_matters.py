@@ -2,8 +2,10 @@
 Does softmax matter?
 ====================
 
-A theorem says that on a well-organized head softmax acts like averages and differences on trees, and hardly at all where the averages
-vanish. You want to know whether the heads of a real model are like that.
+A theorem says that organized heads can do without softmax. Can those of a real model?
+
+Fasina et al. (2025) show that on a matrix that is regular on its trees, softmax acts like sums of averages and differences, and hardly
+at all where the averages vanish. Here you test this on the heads of a vision transformer, first on paper and then in the model.
 """
 
 import numpy as np
@@ -13,8 +15,8 @@ import headscape as hs
 # %%
 # One head on paper
 # -----------------
-# Row softmax is ``exp`` of the *log-attention*, the logarithm of the probabilities. On the trees of the head's own organization, the
-# *paraproduct* approximates ``exp`` by its derivatives at the averages of each scale, times differences to the next.
+# The attention map is ``exp`` of the *log-attention*, the logarithm of the probabilities. On the trees of the head's own organization, the
+# *paraproduct* approximates it scale by scale: the derivative of ``exp`` at an average, times the differences to the next scale.
 
 model = hs.load_model("vit-fmnist")
 images, labels = hs.sample_images()
@@ -35,9 +37,9 @@ print(f"Hoelder exponent {exponent:.2f} (the theorem assumes more than 0; white 
 # %%
 # The same heads in the model
 # ---------------------------
-# An error on paper says little. So put the approximation in place of the maps of a whole layer, clipped at 0 and with rows that sum
-# to 1, and measure how the loss changes. Uniform attention is the control: heads that do not mind it have no use for their
-# maps, and say nothing about softmax.
+# An error on paper says little about the model. So put the approximation in place of the maps of a whole layer, clipped at 0 and with
+# rows that sum to 1, and measure how the loss changes. Uniform attention is the control: a layer that works as well with it does not
+# need its maps at all, and says nothing about softmax.
 
 
 inputs = [(images[i : i + 1], labels[i : i + 1]) for i in range(8)]
@@ -68,11 +70,11 @@ print(f"layer 4, its own maps  {change(4, lambda head: head.values).value:.0e}")
 # %%
 # How sure is this?
 # -----------------
-# The last line checks the method: a head's own map must change nothing. Where the interval of the paraproduct includes
-# 0, nothing has been shown to change; that is not yet a proof that nothing does. The study decides by a tolerance instead: a
-# head passes when the *whole* interval lies within it.
+# The last line checks the method: a layer's own maps must change nothing. If the interval of the paraproduct includes 0, no change has
+# been shown, which does not prove that there is none. The study therefore uses a tolerance: a head passes only if its *whole* interval
+# lies within it.
 #
 # What next?
 # ----------
-# ``hs.softmax(run)`` asks every head, beside the natural order, shuffled heads and random weights; :doc:`/softmax` has the survey of three
-# models. On the command line: ``headscape capture MODEL --keep probs,scores --out RUN``, then ``headscape softmax RUN``.
+# ``hs.softmax(run)`` asks this of every head, beside the natural order, shuffled heads and random weights; :doc:`/softmax` has the results
+# for three models. On the command line: ``headscape capture MODEL --keep probs,scores --out RUN``, then ``headscape softmax RUN``.

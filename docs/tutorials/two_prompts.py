@@ -2,7 +2,10 @@
 What changed between two prompts?
 =================================
 
-Swap two names in a sentence and the right continuation swaps too. You want to know which heads notice.
+Swap two names in a sentence and the right continuation swaps too. Which heads notice?
+
+"John gave a drink to" asks for Mary, "Mary gave a drink to" for John. Everything else is the same, so a head whose attention changes
+has something to do with the names.
 """
 
 import headscape as hs
@@ -22,16 +25,16 @@ captured = hs.capture(model, prompts)
 # %%
 # Heads that changed most
 # -----------------------
-# The two texts are aligned token by token. The change of a head is the total variation distance between its two rows of
-# attention, averaged over the aligned queries: 0 means nothing moved, 1 means all attention went elsewhere.
+# The two texts are aligned token by token. The change of a head is the total variation distance between its rows of attention in the
+# two texts, averaged over the aligned queries: 0 if nothing moved, 1 if all attention went elsewhere.
 
 change = hs.compare_prompts(captured)
 moved = change.to_frame().nlargest(8, "change")
 moved.round(3)
 
 # %%
-# The head that changed most, on each prompt. Choose the last token, "to": in both prompts the head looks at the name that was said
-# only once, which is the right continuation.
+# Here is the head that changed most, on each prompt. Choose the last token, "to": both times the head looks at the name that was
+# mentioned only once, which is the right continuation. Such heads are known as *name movers*.
 
 layer, head = moved.iloc[0][["layer", "head"]]
 hs.show(captured, layer, head, batch=0)
@@ -42,8 +45,8 @@ hs.show(captured, layer, head, batch=1)
 # %%
 # How sure is this?
 # -----------------
-# A single pair of prompts tells you about that pair. Check that a change survives other names, and compare it with a change that
-# should not matter:
+# One pair of prompts tells you about that pair. Repeat it with other names, and compare it with a change that should not
+# matter. Here that is another drink; the heads above move far less:
 
 control = hs.capture(model, [prompts[0], prompts[0].replace("drink", "snack")])
 matters = change.to_frame().set_index(["layer", "head"]).change

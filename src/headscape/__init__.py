@@ -3,6 +3,7 @@
 The public names are imported on first use, so `import headscape` is quick and needs no torch.
 """
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from headscape import hooks
@@ -62,13 +63,12 @@ __all__ = ["__version__", *sorted(name for names in _HOMES.values() for name in 
 __getattr__, __dir__ = lazy(__name__, _HOMES)
 
 
-def _render_html(result: Any) -> str:
+def _render_html(result: Any, only: Sequence[str] = ()) -> str:
     from headscape.report.notebook import render
     from headscape.report.showing import show_head
-    from headscape.studies.work.dask import DaskEngine
     from headscape.tensor import AttentionHead
 
-    return show_head(result) if isinstance(result, AttentionHead) else render(result)
+    return show_head(result) if isinstance(result, AttentionHead) else render(result, only)
 
 
 hooks.render_html = _render_html

@@ -28,7 +28,7 @@ class Batch:
     """One captured input: arrays by name ("probs/decoder.3") and the facts beside them.
 
     info["blocks"][block] holds query_tokens, key_tokens and mask; info["layers"][block] the kept layers and, for each,
-    the kept heads. Of a pooled capture info["pool"] is the number of blocks a side, the tokens are names of blocks,
+    the kept heads. In a pooled capture info["pool"] is the number of blocks per side, the tokens are names of blocks,
     and info["blocks"][block]["pooled_tokens"] has the tokens themselves.
     """
 
@@ -37,13 +37,13 @@ class Batch:
     read: Callable[[str], npt.NDArray[Any]]
 
     def tokens(self, block: str) -> tuple[list[str], list[str]]:
-        """The tokens of queries and keys, single ones in a pooled capture too; empty where none are known."""
+        """The tokens of queries and keys, single tokens also in a pooled capture; empty if none are known."""
         facts = self.info["blocks"][block]
         named = facts.get("pooled_tokens") or {axis: facts.get(f"{axis}_tokens") or [] for axis in ("query", "key")}
         return named["query"], named["key"]
 
     def bounds(self, block: str) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]] | tuple[None, None]:
-        """Where the blocks of tokens begin and end for queries and keys, None without pooling."""
+        """Where the blocks of tokens begin and end, for queries and keys; None without pooling."""
         if self.info.get("pool") is None:
             return None, None
         return self.read(f"query_bounds/{block}"), self.read(f"key_bounds/{block}")
@@ -84,13 +84,13 @@ def _open_batch(path: Path) -> Batch:
 def _check_header(info: dict[str, Any], shape: Callable[[str], tuple[int, ...]]) -> None:
     """Raise a `ValueError`, `KeyError`, `TypeError` or `AttributeError` unless a header fits the arrays of its file."""
     if not info["blocks"] or info["blocks"].keys() != info["layers"].keys():
-        raise ValueError("its header names no block, or others than have layers")
+        raise ValueError("its header names no block, or its blocks and layers do not match")
     if not info["keep"] or not set(info["keep"]) <= set(KEEP):
-        raise ValueError("its header does not say what was kept")
+        raise ValueError("its header does not name what was kept")
     for block, facts in info["blocks"].items():
         tokens = [facts.get(f"{axis}_tokens") or [] for axis in ("query", "key")]
         if facts["mask"] not in ("causal", "full") or any(not isinstance(t, str) for each in tokens for t in each):
-            raise ValueError(f"its header is odd about {block}")
+            raise ValueError(f"its header has an invalid entry for {block}")
         sizes: set[tuple[int, ...]] = set()
         for kind in ("probs", "scores"):
             for layer, heads in info["layers"][block].items() if kind in info["keep"] else ():
@@ -110,7 +110,7 @@ class Capture:
 
     `capture.tensor(i)` is the `AttentionTensor` of batch i. A network with several blocks (encoder, decoder,
     decoder.cross) keeps them apart: `capture.blocks` names them and `tensor(i, block)` takes one. Nothing is read from
-    disk before it is asked for; values always come back as float32.
+    disk before it is needed; values are always returned as float32.
 
     >>> captured = hs.open_capture(run)
     >>> captured
@@ -121,7 +121,7 @@ class Capture:
 
     def __init__(self, batches: list[Callable[[], Batch]], run: Run | None = None) -> None:
         if not batches:
-            raise InputError("the capture holds no batch")
+            raise InputError("the capture contains no batch")
         self._batches, self.run = batches, run
         self.facts: Mapping[str, Mapping[str, Any]] = {}  # of one in memory, what run.json would say
         self._lender: Callable[[], Any] = lambda: None
@@ -153,7 +153,7 @@ class Capture:
     def model(self) -> Any:
         """The model that a capture in memory was made from; None for a run, which names its own, and for given arrays.
 
-        It is not kept alive: once nothing else holds it, or its weights were changed, this is None, with a warning.
+        It is not kept alive: once nothing else refers to it, or its weights were changed, this is None, with a warning.
         """
         return self._lender()
 
@@ -165,13 +165,13 @@ class Capture:
 
     @property
     def numbers(self) -> list[int]:
-        """The numbers of the batches, as their files have them: a batch that is missing leaves a gap."""
+        """The numbers of the batches, as in their file names: a missing batch leaves a gap."""
         return list(range(len(self))) if self.run is None else self.run.finished_batches
 
     def content(self, n: int | None = None) -> dict[str, str]:
-        """Content hash of the first n batches (all of them without) by number: what a study of them has read.
+        """Content hash of the first n batches (by default all) by number: what a study of them has read.
 
-        Of batches in memory nothing is said: what is made of them is not kept.
+        Empty for batches in memory: their results are not kept on disk.
         """
         if self.run is None:
             return {}
@@ -179,13 +179,13 @@ class Capture:
         for number, opened in zip(self.numbers[:n], self._batches, strict=False):
             path = self.run.batch_path(number)
             found[f"batch {number}"] = content = file_hash(path)
-            if content not in self._sound:  # a damaged one is said before anything is computed
+            if content not in self._sound:  # a damaged one is reported before anything is computed
                 self._check(path, opened())
                 self._sound.add(content)
         return found
 
     def _check(self, path: Path, batch: Batch) -> None:
-        """Raise an `InputError` unless a batch has the heads of the first one, and maps of numbers that can be."""
+        """Raise an `InputError` unless a batch has the heads of the first one, and valid numbers in its maps."""
         again = "delete it and run the command that made the run again"
         if batch.info["layers"] != self.info["layers"] or batch.info["keep"] != self.info["keep"]:
             raise InputError(f"{path} has other heads or arrays than the first batch; {again}")
@@ -200,7 +200,7 @@ class Capture:
                     raise InputError(f"{path} is damaged: {where} has the probability {low:.3g}; {again}")
 
     def block(self, name: str | None = None) -> str:
-        """The block of that name, or the only one there is; `InputError` where there are several or no such."""
+        """The block of that name, or the only one; `InputError` if there are several or none of that name."""
         if name is None and len(self.blocks) > 1:
             raise InputError(f"this network has several blocks, name one: {', '.join(self.blocks)}")
         if name is not None and name not in self.blocks:
@@ -212,7 +212,7 @@ class Capture:
         return self.blocks if name is None else [self.block(name)]
 
     def kind(self, asked: Kind | None = None) -> Kind:
-        """The kind of map asked for, which must have been kept; by default probabilities, else scores."""
+        """The requested kind of map, which must have been kept; by default probabilities, else scores."""
         chosen: Kind = asked or ("probs" if "probs" in self.kept else "scores")
         self._need(chosen)
         return chosen
@@ -230,11 +230,11 @@ class Capture:
 
     @property
     def pool(self) -> int | None:
-        """Blocks of tokens a side of a pooled capture, None where maps are whole."""
+        """Blocks of tokens per side of a pooled capture; None if maps are whole."""
         return self.info.get("pool")
 
     def need_whole(self, what: str) -> None:
-        """Refuse a pooled capture: `what` looks at single entries of maps."""
+        """Refuse a pooled capture, because `what` needs single entries of maps."""
         if self.pool is not None:
             raise InputError(
                 f"{what} needs whole maps, this capture is pooled to {self.pool} blocks; capture again without --pool"
@@ -242,7 +242,7 @@ class Capture:
 
     @property
     def kept(self) -> list[str]:
-        """What was kept: probs, scores, ..."""
+        """Names of what was kept: probs, scores, ..."""
         return [str(k) for k in self.info["keep"]]
 
     def batch(self, i: int) -> Batch:
@@ -258,13 +258,22 @@ class Capture:
             )
 
     def heads(self, block: str | None = None) -> list[HeadId]:
-        """The captured heads of a block."""
+        """The captured heads of a block.
+
+        >>> hs.open_capture(run).heads()[:2]
+        [HeadId(block='decoder', layer=0, head=0), HeadId(block='decoder', layer=0, head=1)]
+        """
         block = self.block(block)
         layers: Mapping[str, list[int]] = self.info["layers"][block]
         return [HeadId(block, int(layer), h) for layer, found in layers.items() for h in found]
 
     def tensor(self, i: int, block: str | None = None, kind: Kind = "probs") -> AttentionTensor:
-        """Probabilities or scores of batch i as an `AttentionTensor` (n_query, n_key, n_head)."""
+        """Probabilities or scores of batch i as an `AttentionTensor` (n_query, n_key, n_head).
+
+        >>> X = hs.open_capture(run).tensor(0)
+        >>> X.values.shape, len(X.key_tokens)
+        ((16, 16, 8), 16)
+        """
         block = self.block(block)
         self._need(kind)
         batch = self.batch(i)
@@ -345,7 +354,7 @@ class Capture:
 
 
 def open_capture(source: Capture | Run | str | Path) -> Capture:
-    """Take a capture, a run or its path.
+    """Open a capture, a run or its path as a capture.
 
     >>> [X.values.shape for X in map(hs.open_capture(run).tensor, range(2))]
     [(16, 16, 8), (16, 16, 8)]

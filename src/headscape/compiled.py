@@ -35,7 +35,7 @@ def compiled(function: Callable[P, R]) -> Callable[P, R]:
 
 
 def compiled_in_order(function: Callable[P, R]) -> Callable[P, R]:
-    """The same without fast math: sums keep their order, and equal parts cancel to an exact zero."""
+    """The same without fast math: sums keep their order, and equal terms cancel to an exact zero."""
     return cast(Callable[P, R], numba.njit(cache=True, nogil=True, error_model="numpy")(function))
 
 
@@ -56,9 +56,9 @@ _asked: ContextVar[int | None] = ContextVar("threads of kernels", default=None)
 
 @contextmanager
 def kernel_threads(n: int) -> Iterator[None]:
-    """Let kernels use n threads within the block where they are not told.
+    """Let kernels use n threads within the block unless they are given a number.
 
-    numba has a number of its own for this; to read or set it starts numba's pool, which sets that of torch as well.
+    numba has its own setting for this; reading or setting it starts numba's pool, which changes that of torch as well.
     """
     before = _asked.set(n)
     try:
@@ -68,7 +68,7 @@ def kernel_threads(n: int) -> Iterator[None]:
 
 
 def n_threads(threads: int | None = None) -> int:
-    """The number of threads to use; None takes that of `kernel_threads`, else as many as are free."""
+    """The number of threads to use; None means that of `kernel_threads`, else as many as are free."""
     return _asked.get() or free_threads() if threads is None else integer("threads", threads, low=1)
 
 

@@ -19,7 +19,7 @@ class HeadscapeError(Exception):
 
 
 class InputError(HeadscapeError, ValueError):
-    """A mistake in what was asked: says what is wrong, where, and what to do. Exit code 2.
+    """A mistake in the request: says what is wrong, where, and what to do. Exit code 2.
 
     >>> hs.load_model("smollm3")
     Traceback (most recent call last):
@@ -30,14 +30,14 @@ class InputError(HeadscapeError, ValueError):
 
 
 def about_a_file(error: Exception) -> InputError | None:
-    """What the system says of a named file or folder (missing, forbidden, read-only, no folder) as a mistake, or None.
+    """An error of the system about a named file or folder (missing, forbidden, read-only, not a folder) as an `InputError`, or None.
 
     >>> str(about_a_file(PermissionError(13, "Permission denied", "runs/book")))
     'runs/book: permission denied; check the path and who may read and write it'
     """
     if isinstance(error, RuntimeError) and str(error).startswith("Symlink loop from "):  # so says pathlib before 3.13
         error = OSError(
-            errno.ELOOP, "a link that leads to itself", str(error).removeprefix("Symlink loop from ").strip("'")
+            errno.ELOOP, "a link that points to itself", str(error).removeprefix("Symlink loop from ").strip("'")
         )
     if not isinstance(error, OSError) or error.filename is None or error.strerror is None:
         return None

@@ -1,4 +1,4 @@
-"""Fingerprints: the SHA-256 of files and of settings, by which results know what they were made of."""
+"""Fingerprints: the SHA-256 of files and settings, which tell what a result was computed from."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from headscape.storage import read_json, write_json
 __all__ = ["cache_root", "digest", "file_hash", "full_hash", "joint_hash"]
 
 SETTLED_NS = 2 * 10**9
-"""Age in ns from which a file's times tell it from what is written next; clocks of file systems tick as slowly as that."""
+"""Age in ns from which a file's times distinguish it from a later write; clocks of file systems can be that coarse."""
 
 
 def cache_root() -> Path:
@@ -27,7 +27,7 @@ def cache_root() -> Path:
 
 
 def digest(*facts: Any) -> str:
-    """SHA-256 of plain facts, in hexadecimal; the order of the keys of a mapping does not count.
+    """SHA-256 of plain facts, in hexadecimal; the order of the keys of a mapping does not matter.
 
     >>> digest({"a": 1, "b": [2.5]}) == digest({"b": [2.5], "a": 1})
     True
@@ -44,7 +44,7 @@ def full_hash(path: Path) -> str:
 def file_hash(path: Path) -> str:
     """SHA-256 of a file's content; read again only when its size or one of its times has changed.
 
-    What is known is kept in headscape's own cache, never beside the file, where it would travel with a forged one.
+    Known hashes are kept in headscape's own cache, never beside the file, where a forged one could bring its own.
     """
     path = path.resolve()
     now = _state(path)
@@ -67,6 +67,6 @@ def _state(path: Path) -> list[int]:
 
 
 def joint_hash(paths: Iterable[Path]) -> str:
-    """One fingerprint of several files: that of the only one, or a hash of all their hashes."""
+    """One fingerprint for several files: that of the only one, or a hash of all their hashes."""
     found = [file_hash(path) for path in paths]
     return found[0] if len(found) == 1 else hashlib.sha256("".join(found).encode()).hexdigest()

@@ -1,4 +1,4 @@
-"""What a lower room may ask of a higher one without importing it; the package fills the hooks when it is imported."""
+"""Functions that a lower room calls in a higher one without importing it; set when the package is imported."""
 
 from __future__ import annotations
 
@@ -7,8 +7,9 @@ from typing import Any
 
 __all__: list[str] = []
 
-render_html: Callable[[Any], str] | None = None
-"""How a notebook shows a result or a head: `headscape.report.notebook.render`, set in `headscape/__init__.py`."""
+render_html: Callable[..., str] | None = None
+"""Shows a result (all of it, or the figures named) or a head in a notebook: `headscape.report.notebook.render`, set in
+`headscape/__init__.py`."""
 
 restore_conversion: Callable[[Any, Any], None] | None = None
-"""How a model that was saved converted is converted again: `headscape.hopfield.convert.restored`."""
+"""Converts a model again that was saved after a conversion: `headscape.hopfield.convert.restored`."""

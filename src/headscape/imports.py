@@ -1,4 +1,4 @@
-"""Attention that someone already has, from files or from memory, as a capture; no model is needed."""
+"""Attention that you already have, from files or from memory, as a capture; no model is needed."""
 
 from __future__ import annotations
 
@@ -69,14 +69,14 @@ def from_attentions(
         "probs" or "scores"; "causal" or "full", found from what is above the diagonal (0, or -inf of scores) when not
         given.
     dtype
-        Of what is kept, "float32" or "float16".
+        Number type to store, "float32" or "float16".
     out
         A run directory to write to.
 
     Raises
     ------
     InputError
-        Nothing that looks like attention; shapes that do not fit; entries that are NaN, infinite or no probabilities.
+        Nothing that looks like attention; shapes that do not fit; entries that are NaN, infinite or not probabilities.
 
     >>> maps = np.full((2, 3, 3), 1 / 3)  # head, query, key
     >>> hs.from_attentions([maps, maps], tokens=["a", "b", "c"]).tensor(0)
@@ -108,7 +108,7 @@ def import_array(
     mask: MaskKind | None = None,
     dtype: str = "float16",
 ) -> Capture:
-    """Make a run of attention someone already has, as .npy, .npz or .safetensors.
+    """Make a run from an .npy, .npz or .safetensors file of attention.
 
     Parameters
     ----------
@@ -124,7 +124,7 @@ def import_array(
     mask
         "causal" or "full"; found from what is above the diagonal (0, or -inf of scores) when not given.
     dtype
-        Of what is kept, "float16" or "float32".
+        Number type to store, "float16" or "float32".
 
     >>> np.save("maps.npy", np.full((2, 4, 4), 0.25))
     >>> hs.import_array("maps.npy", "runs/mine", layout="head,query,key").tensor(0)
@@ -169,7 +169,7 @@ def _check_choices(kind: str, mask: str | None, dtype: str) -> None:
 
 
 def _check_values(values: Array, kind: str, dtype: str, where: str) -> None:
-    """Raise unless an array can be attention of that kind and be kept in that number type."""
+    """Raise unless an array can be attention of that kind and be stored in that number type."""
     if values.dtype.kind not in "fiub":
         raise InputError(f"{where} has dtype {values.dtype}; attention is real numbers")
     if not values.size or 0 in values.shape:
@@ -180,8 +180,8 @@ def _check_values(values: Array, kind: str, dtype: str, where: str) -> None:
         raise InputError(f"{where} has {len(bad)} entries that are NaN or infinite, the first at {place}")
     if kind == "probs" and (values.min() < 0 or values.max() > 1 + SLACK):
         raise InputError(
-            f"{where} has entries from {values.min():.3g} to {values.max():.3g}, which are no probabilities; "
-            'say kind="scores" (--kind scores) if these are scores before softmax'
+            f"{where} has entries from {values.min():.3g} to {values.max():.3g}, which are not probabilities; "
+            'use kind="scores" (--kind scores) if these are scores before softmax'
         )
     if np.abs(values).max() > np.finfo(dtype).max:
         better = "; import it with dtype float32" if dtype == "float16" else ""
@@ -273,7 +273,7 @@ def _read(path: Path, name: str | None, kind: str) -> Array | Layers:
         if ending == ".npy":
             return cast("Array", np.load(path, allow_pickle=False))
         if ending == ".npz" and not zipfile.is_zipfile(path):
-            raise InputError(f"{path} cannot be read: it is no .npz file")
+            raise InputError(f"{path} cannot be read: it is not an .npz file")
         if ending == ".npz":
             with np.load(path, allow_pickle=False) as loaded:
                 return _chosen(path, {key: lambda key=key: loaded[key] for key in loaded.files}, name, kind)
@@ -302,7 +302,7 @@ def _chosen(path: Path, arrays: Mapping[str, Any], name: str | None, kind: str) 
 
 
 def _numbered(given: Mapping[Any, Any], kind: str) -> dict[int, Any]:
-    """What has a layer's number for a key, in their order: maps among all that a cache holds, or all there is."""
+    """The entries whose keys are numbers of layers, in that order: the maps in a cache, or all entries."""
     cached = [(int(found[1]), key) for key in given if (found := _CACHE_KEYS[kind].search(str(key)))]
     ends = [re.fullmatch(r"(.*?)(\d+)", str(key)) for key in given]
     alike = all(ends) and len({end[1] for end in ends if end}) == 1  # layer_0, layer_1, ...

@@ -1,4 +1,4 @@
-"""Intervals: how sure an estimate is, from the inputs it was measured on. The only place that makes them."""
+"""Intervals: how certain an estimate is, from the inputs it was measured on. The only place that makes them."""
 
 from __future__ import annotations
 
@@ -56,7 +56,11 @@ class Interval:
         return f"{self.value:.3g}{ends}" + (f" ({facts})" if facts else "")
 
     def scaled(self, factor: float) -> Interval:
-        """The same in another unit."""
+        """The same in another unit.
+
+        >>> str(Interval(0.02, 0.01, 0.03, 8).scaled(100))
+        '2 [1, 3] (n = 8)'
+        """
         low, high = sorted((factor * self.low, factor * self.high)) if self.known else (NAN, NAN)
         return Interval(factor * self.value, low, high, self.n, self.why)
 
@@ -109,7 +113,7 @@ def student_interval(values: npt.ArrayLike) -> Interval:
 
 
 def another(values: npt.ArrayLike) -> Interval:
-    """Where one more input like these would lie, by Student: for a single draw held against several.
+    """Where one more input like these would lie, by Student: to compare a single draw with several.
 
     >>> another([-1.0, 0.0, 1.0])
     Interval(value=0.0, low=-4.968..., high=4.968..., n=3, why='')
@@ -136,7 +140,7 @@ def of_draws(value: float, draws: npt.ArrayLike, n: int) -> Interval:
 def jackknife(statistic: Callable[[npt.NDArray[np.intp]], float], n: int) -> Interval:
     """A smooth statistic of n independent inputs, with Student's interval over its jackknife values.
 
-    `statistic` takes the indices of the inputs to use. Of a mean this is Student's interval; it also serves ratios of
+    `statistic` takes the indices of the inputs to use. For a mean this is Student's interval; it also serves ratios of
     means, correlations, and means over pairs of inputs. Not for medians or extremes, which are not smooth.
 
     >>> x = np.array([-1.0, 2.0, 3.0])
@@ -155,7 +159,7 @@ def jackknife(statistic: Callable[[npt.NDArray[np.intp]], float], n: int) -> Int
 
 @cache
 def _quantile(n: int) -> float:
-    """Of Student's distribution for n inputs."""
+    """The quantile of Student's distribution for n inputs."""
     return float(t.ppf((1 + LEVEL) / 2, n - 1))
 
 

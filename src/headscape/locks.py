@@ -23,7 +23,7 @@ __all__ = ["HEARTBEAT_SECONDS", "Holder", "locked"]
 HEARTBEAT_SECONDS = 5.0
 """How often a holder touches its lock."""
 STALE_SECONDS = 60.0
-"""A lock of another machine that was not touched for so long has no holder any more."""
+"""A lock of another machine that was not touched for this long has no holder any more."""
 
 
 @dataclass(frozen=True)
@@ -36,11 +36,11 @@ class Holder:
     birth: str
     """When the process began, as the system counts: a process id may be given to another process later."""
     space: str = ""
-    """In which space its id means something: containers may share a machine's name and not its processes."""
+    """The namespace of its process id: containers may share a machine's name but not its processes."""
 
     @classmethod
     def me(cls) -> Holder:
-        """The process that asks."""
+        """The current process."""
         pid, now = os.getpid(), datetime.now(UTC).isoformat(timespec="seconds")
         return cls(pid, socket.gethostname(), now, _birth(pid), _space())
 
@@ -77,7 +77,7 @@ def _alive(pid: int) -> bool:
 
 
 def _stale(path: Path, holder: Holder | None, now: float) -> bool:
-    """Whether nobody holds the lock any more; `now` is the time of its file system, whose clock may be another."""
+    """Whether nobody holds the lock any more; `now` is the time by the clock of its file system."""
     if holder is not None and holder.host == socket.gethostname() and holder.space in ("", _space()):
         birth = _birth(holder.pid)
         return not _alive(holder.pid) or (bool(birth and holder.birth) and birth != holder.birth)
@@ -98,7 +98,7 @@ def _holder(path: Path) -> Holder | None:
 
 @contextmanager
 def locked(path: Path, what: str, say: Callable[[str], None], wait: bool = False) -> Iterator[None]:
-    """Hold the lock at `path` for the time of a block.
+    """Hold the lock at `path` during a block.
 
     Parameters
     ----------
@@ -145,7 +145,7 @@ def locked(path: Path, what: str, say: Callable[[str], None], wait: bool = False
 
 
 def _take(path: Path, me: Holder) -> float | None:
-    """Make the lock file whole at once; where it is there, the time as its file system has it instead."""
+    """Make the lock file in one step; if it exists, return the time by its file system's clock instead."""
     text = json.dumps(vars(me))
     own = path.with_name(f"{path.name}.{os.getpid()}.{threading.get_ident()}{PARTIAL}")
     with open(own, "w", encoding="utf-8") as file:
@@ -170,7 +170,7 @@ def _take(path: Path, me: Holder) -> float | None:
 
 
 def _clear(path: Path, holder: Holder | None) -> None:
-    """Take the lock of a holder away, unless another process has done so and holds a new one; one process at a time."""
+    """Remove the lock of a holder, unless another process has done so and holds a new one; one process at a time."""
     try:
         folder = os.open(path.parent, os.O_RDONLY)
     except FileNotFoundError:

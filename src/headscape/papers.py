@@ -1,4 +1,4 @@
-"""The claims that the studies put to the test, as data: read from claims.toml by findings, documents and commands."""
+"""The claims that the studies test, as data: read from claims.toml by findings, documents and commands."""
 
 from __future__ import annotations
 
@@ -29,10 +29,10 @@ class Source:
 
 @dataclass(frozen=True)
 class Claim:
-    """One claim: what is said, by whom and where; how it is tested, against which control, by which rule.
+    """One claim: its statement, authors and place; how it is tested, against which control, by which rule.
 
-    `learnt` marks what training is said to have made, for which random weights must not earn a tick. `needs` names what
-    not every model has and the claim is about: see `headscape.studies.claims.needs`.
+    `learnt` marks claims about the effect of training: for these, random weights must not earn a tick. `needs` names what
+    the claim is about and not every model has: see `headscape.studies.claims.needs`.
     """
 
     id: str
@@ -61,7 +61,7 @@ class Claim:
         """How the finding opens, by its verdict.
 
         >>> claim("organize.learnt").opening(Judgement("cannot tell", "one draw"))
-        'It cannot be told whether training made this structure'
+        'We cannot tell whether training made this structure'
         """
         return judgement.opening(self.holds, self.fails).format(**names)
 

@@ -34,7 +34,7 @@ def save_record(record: Any, folder: Path, **facts: Any) -> None:
     taken: set[str] = set()
 
     def own(name: str) -> str:
-        """A name that is not taken: keys of mappings may make two places read alike."""
+        """A name that is not taken: keys of mappings may give two places the same name."""
         while name in taken:
             name += "_"
         taken.add(name)
@@ -132,7 +132,7 @@ class _Reader:
 
 
 def _mixed(frame: pd.DataFrame) -> list[Any]:
-    """Columns that a CSV file cannot bring back: cells of several kinds, and text that may be missing."""
+    """Columns that a CSV file cannot restore: cells of several kinds, and text that may be missing."""
     return [
         c for c, d in frame.dtypes.items() if d == "object" or (pd.api.types.is_string_dtype(d) and frame[c].hasnans)
     ]
@@ -154,5 +154,5 @@ def _read_table(path: Path, columns: Mapping[str, str], cells: Mapping[str, Sequ
 
 
 def as_records(frame: pd.DataFrame) -> Sequence[dict[str, Any]]:
-    """The rows of a table as JSON has them: no NaN, which is no JSON."""
+    """The rows of a table for JSON, which has no NaN."""
     return [{str(k): None if v != v else v for k, v in row.items()} for row in frame.to_dict("records")]

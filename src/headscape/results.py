@@ -72,7 +72,7 @@ class Finding:
 
     @property
     def holds(self) -> bool | None:
-        """Whether the claim holds; None where that cannot be told or nothing was claimed."""
+        """Whether the claim holds; None if that is undecided or nothing was claimed."""
         return {"holds": True, "does not hold": False}.get(self.verdict or "")
 
     def __str__(self) -> str:
@@ -121,7 +121,7 @@ class Captions:
         return tomllib.loads((files(self._package) / "figures.toml").read_text(encoding="utf-8"))
 
     def figure(self, entry: str, data: Mapping[str, Any], **given: Any) -> FigureSpec:
-        """The figure of an entry; `given` are the names in its words, or fields that are used instead of its own."""
+        """The figure of an entry; `given` fills in the names in its words, or replaces fields."""
         words = {"id": entry} | self._entries[entry]
         filled = {name: word.format(**given) if isinstance(word, str) else word for name, word in words.items()}
         own = {each.name: given[each.name] for each in fields(FigureSpec) if each.name in given}
@@ -136,7 +136,7 @@ class Captions:
 
 
 def _sizes(data: Mapping[str, Any]) -> str:
-    """How many inputs the intervals of a figure rest on, as the parts with intervals say it by "n"."""
+    """How many inputs the intervals of a figure are based on: the "n" of its parts that have intervals."""
     parts = [data, *data.get("series", ())]
     found = sorted({int(n) for part in parts if "low" in part for n in np.atleast_1d(part.get("n", []))})
     if not found:
@@ -160,7 +160,7 @@ def few(names: Sequence[str], n: int = 3) -> str:
 
 
 class Result(ABC):
-    """Base of what a study returns: it saves itself as plain files, and shows itself by tables, findings and figures.
+    """Base class of results: saved as plain files, shown as tables, findings and figures.
 
     A subclass is a frozen dataclass with a `study` name, and implements `to_frame` (a table, one row per head where the
     study is about heads, with columns block, layer, head), `figures` and `findings`: all that the report needs. What
@@ -204,9 +204,9 @@ class Result(ABC):
         return []
 
     def headline(self) -> str:
-        """What was found, in one line: by default how its first finding with a verdict opens, or else its first."""
+        """What was found, in one line: by default the opening of the first finding with a verdict, or else of the first."""
         findings = sorted(self.findings(), key=lambda finding: finding.judgement is None)
-        found = findings[0].text if findings else "nothing that could be told"
+        found = findings[0].text if findings else "nothing was decided"
         opening = re.split(r": |; |(?<!et al)\. ", found)[0].rstrip(".")
         return opening if len(opening) <= LINE else opening[: LINE - 1] + "…"
 
@@ -226,12 +226,21 @@ class Result(ABC):
 
     @classmethod
     def load(cls, folder: str | Path) -> Self:
-        """Read back what `save` wrote; of a folder with several results (RUN/organize) the newest."""
+        """Read back what `save` wrote; in a folder with several results (RUN/organize) the newest."""
         folder = Path(folder)
         if not (folder / "result.json").is_file():
             found = sorted(folder.glob("*/result.json"), key=lambda file: file.stat().st_mtime_ns)
             folder = found[-1].parent if found else folder
         return load_record(cls, folder, again=f"run `headscape {cls.study}` again")
+
+    def show(self, *figures: str) -> str:
+        """Single figures by their ids, as HTML that a notebook shows; "heads" is the view of its heads to explore.
+
+        >>> hs.spectra(model, rotations=20).show("evenness")[:8]
+        '<figure>'
+        """
+        assert hooks.render_html is not None  # the package sets it when it is imported
+        return hooks.render_html(self, figures)
 
     def _repr_html_(self) -> str:
         # results know nothing of drawing: whoever can draw has left a hook

@@ -1,4 +1,4 @@
-"""Roles: how far each head follows a pattern that researchers know by name, beside what chance would give."""
+"""Roles: how far each head follows a pattern that researchers know by name, and what chance would give."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ ALIASES = {
     **{"sink": "first", "first token": "first", "same": "duplicate", "separator": "punctuation"},
 }
 PROBED = ("induction", "duplicate")
-"""Measured on repeated random tokens where the model is there; otherwise on the text as it is."""
+"""Measured on repeated random tokens if the model is available; otherwise on the text itself."""
 MIXED = "mixed"
 ENOUGH = 0.4  # share of the attention a pattern must hold to give a head its name
 BEYOND = 0.2  # by how much it must exceed chance
@@ -85,7 +85,7 @@ def find_role(name: str) -> str:
 
 
 def role_name(role: str) -> str:
-    """A role as a reader should see it; what is no role stays as it is.
+    """A role as a reader should see it; anything else is returned unchanged.
 
     >>> role_name("first"), role_name("induction")
     ('first token (sink)', 'induction')
@@ -109,7 +109,7 @@ def batch_roles(X: AttentionTensor) -> BatchRoles:
     at tokens that were in the text before; tokens that are all different have neither. uniform is the entropy of a row
     over that of an even row, averaged over rows with at least two present keys, and has no chance level.
 
-    Of a pooled tensor only patterns of blocks can be seen; even blocks is the entropy a row would have if it were even
+    A pooled tensor shows only patterns of blocks; even blocks is the entropy a row would have if it were even
     within blocks, over that of an even row (so no less than `uniform` would be).
     """
     if X.pooled:
@@ -292,7 +292,7 @@ def role_table(batches: Sequence[BatchRoles], probes: dict[str, BatchRoles] | No
 
 
 def assign_roles(table: pd.DataFrame, n_heads: int) -> list[str]:
-    """Name each head by its strongest role, `mixed` where none holds; of a `role_table`.
+    """Name each head in a `role_table` by its strongest role, `mixed` if none holds.
 
     Induction and duplicate-token scores come first where they hold, and a head is local only if nothing more exact is
     true of it.
@@ -312,4 +312,4 @@ def _rank(role: str) -> float:
 
 
 RoleFunction = Callable[[npt.NDArray[np.float32], Sequence[str]], npt.ArrayLike]
-"""A role of one's own: maps (n_query, n_key, n_head) and key tokens to scores (n_head,)."""
+"""A user's own role: a function from maps (n_query, n_key, n_head) and key tokens to scores (n_head,)."""

@@ -2,7 +2,7 @@
 
 RUN/run.json                         config, seed, versions, model, inputs, parity
 RUN/attention/batch-0007.safetensors one captured batch; its header carries tokens and masks
-RUN/<study>/...                      what a study made of them
+RUN/<study>/...                      the results of a study
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ def _versions() -> dict[str, str]:
 
 
 def _ours(path: Path) -> bool:
-    """Whether a file is one that a stopped command may have left in a directory it had begun."""
+    """Whether a stopped command may have left this file in a directory it had begun."""
     return path.name.endswith((PARTIAL, LOCK)) or (
         path.name == "attention" and not any(path.glob("batch-*.safetensors"))
     )
@@ -76,7 +76,7 @@ def human_bytes(n: float) -> str:
 
 
 def without_places(facts: Mapping[str, Any]) -> dict[str, Any]:
-    """Facts for what travels: files and folders of this machine by their names alone.
+    """Facts that can be passed on: files and folders of this machine by their names alone.
 
     >>> without_places({"source": "/home/me/models/gpt", "seed": 0})
     {'source': 'gpt', 'seed': 0}
@@ -98,7 +98,7 @@ class Run:
 
     @classmethod
     def open(cls, path: str | Path) -> Run:
-        """Open an existing run; says clearly when the directory is not one, or is from another format."""
+        """Open an existing run; an `InputError` says when the directory is not one, or has another format."""
         if not isinstance(path, (str, Path)):
             raise InputError(
                 f"give a run, its path or a capture, not a {type(path).__name__}; attention in memory becomes a capture by "
@@ -164,7 +164,7 @@ class Run:
                 if mine < asked:
                     continue
                 raise InputError(
-                    f"{self.path} has {mine} batches, {asked} were asked for; a run grows and does not shrink: use it as "
+                    f"{self.path} has {mine} batches, {asked} were requested; a run can grow but not shrink: use it as "
                     "it is, or choose another directory"
                 )
             raise InputError(
@@ -173,7 +173,7 @@ class Run:
             )
 
     def discard(self) -> None:
-        """Take away a run that holds no batch and no study, leaving anything that is not headscape's own."""
+        """Remove a run that holds no batch and no study, leaving anything that headscape did not write."""
         if self.finished_batches or any(p.is_dir() and p.name != "attention" for p in self.path.iterdir()):
             return
         for file in (self.path / "attention").glob("*"):
@@ -197,14 +197,14 @@ class Run:
 
     @property
     def model_source(self) -> str | None:
-        """What the model of the run is loaded by: an absolute path, or a name; None for arrays that were imported."""
+        """Where the run's model is loaded from: an absolute path, or a name; None for arrays that were imported."""
         model = self.meta.get("model", {})
         source = model.get("location") or model.get("source")
         return None if source is None else str(source)
 
     @property
     def shown(self) -> dict[str, Any]:
-        """What run.json says, without where things are on this machine: for pages and results that travel."""
+        """The content of run.json without paths of this machine: for pages and results that are passed on."""
         model = {name: value for name, value in self.meta.get("model", {}).items() if name != "location"}
         if "source" in model:
             model["source"] = Path(str(model["source"])).name if self.meta["model"].get("location") else model["source"]
@@ -222,13 +222,13 @@ class Run:
 
     @property
     def missing_batches(self) -> list[int]:
-        """Numbers below the last finished batch that are not there: files that were lost or taken away."""
+        """Numbers below the last finished batch that are missing: files that were lost or removed."""
         finished = self.finished_batches
         return sorted(set(range(finished[-1] + 1)) - set(finished)) if finished else []
 
     @property
     def gap(self) -> str:
-        """A sentence about batches that are missing below the last one; empty where there are none."""
+        """A sentence about batches that are missing below the last one; empty if there are none."""
         missing = ", ".join(map(str, self.missing_batches))
         if not missing:
             return ""
@@ -253,7 +253,7 @@ class Run:
         return sum(p.stat().st_size for p in self.path.rglob("*") if p.is_file())
 
     def delete(self) -> None:
-        """Remove the directory, only ever one that `open` recognised as a run; `InputError` while a process writes in it."""
+        """Remove the directory, if `open` recognises it as a run; `InputError` while a process writes in it."""
         with ExitStack() as held:
             for lock in {self.path / f"capture{LOCK}", *self.path.rglob(f"*{LOCK}")}:
                 held.enter_context(locked(lock, str(self.path), lambda _: None))

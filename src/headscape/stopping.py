@@ -18,7 +18,7 @@ __all__ = ["Stopped", "end_workers", "stop_line", "stop_while_importing", "stopp
 GRACE_SECONDS = 1.5
 """What is left of the two seconds for Python to unwind; code that does not return by then is ended."""
 AGAIN_SECONDS = 0.05
-"""When a stop is asked for once more, after it was raised where Python ignores exceptions."""
+"""Seconds until a stop is raised again, after it was raised where Python ignores exceptions."""
 _SIGNALS = ("SIGINT", "SIGTERM", "SIGHUP")
 
 
@@ -36,9 +36,9 @@ def stop_line() -> str:
 
 
 def _catch(stop: Callable[[int, FrameType | None], None]) -> dict[int, Any]:
-    """Let a function hear the signals that stop a command; returns what heard them before.
+    """Let a function handle the signals that stop a command; returns the earlier handlers.
 
-    Those that whoever started the command has switched off stay so: nohup does that with SIGHUP.
+    Signals that were already ignored when the command started stay ignored: nohup does that with SIGHUP.
     """
     numbers = [getattr(signal, name) for name in _SIGNALS if hasattr(signal, name)]
     heard = [number for number in numbers if signal.getsignal(number) != signal.SIG_IGN]
@@ -46,7 +46,7 @@ def _catch(stop: Callable[[int, FrameType | None], None]) -> dict[int, Any]:
 
 
 def stop_while_importing() -> None:
-    """End at a signal at once, with the one line: for the seconds in which a command is imported and writes nothing."""
+    """End at a signal at once, with the one line: for the seconds in which a command is imported and has written nothing."""
 
     def stop(number: int, frame: FrameType | None) -> None:
         os.write(2, f"{stop_line()}\n".encode(errors="replace"))
@@ -57,9 +57,9 @@ def stop_while_importing() -> None:
 
 @contextmanager
 def stoppable(say: Callable[[], None]) -> Iterator[None]:
-    """Turn the first signal into `Stopped`; if that is not heard in time, clean up and exit from beside.
+    """Turn the first signal into `Stopped`; if that does not end the command in time, clean up and exit from a thread.
 
-    `say` prints the line for the user when the exit comes from beside. Only in the main thread.
+    `say` prints the line for the user when the exit comes from that thread. Only in the main thread.
     """
     if threading.current_thread() is not threading.main_thread():
         yield
@@ -90,7 +90,7 @@ def stoppable(say: Callable[[], None]) -> Iterator[None]:
             os.kill(os.getpid(), number)
 
     def ignored(unraisable: Any) -> None:
-        """In a destructor or a callback of the garbage collector nothing can be raised: ask again outside of it."""
+        """Nothing can be raised in a destructor or a callback of the garbage collector: raise again outside of it."""
         if isinstance(unraisable.exc_value, Stopped):
             number = unraisable.exc_value.code - 128
             threading.Thread(target=again, args=(number,), daemon=True).start()

@@ -1,4 +1,4 @@
-"""Files that are whole or not there: atomic writes, and safetensors written one tensor at a time."""
+"""Files that are complete or absent: atomic writes, and safetensors written one tensor at a time."""
 
 from __future__ import annotations
 
@@ -53,17 +53,17 @@ def _command() -> str:
 
 
 def new_command() -> None:
-    """Begin a command of its own: the half-written files of another one are not its to take away."""
+    """Begin a separate command, which does not remove the half-written files of another one."""
     os.environ["HEADSCAPE_COMMAND"] = secrets.token_hex(4)
 
 
 def writes_to(folder: Path) -> None:
-    """Say that workers will write into a folder, so that `remove_partials` looks there too."""
+    """Register a folder into which workers will write, so that `remove_partials` looks there too."""
     _folders.add(folder)
 
 
 def remove_partials() -> None:
-    """Take away what must not outlive this command: half-written files, of ended workers too, and locks."""
+    """Remove what must not outlive this command: half-written files (also those of ended workers) and locks."""
     for path in [*passing]:
         path.unlink(missing_ok=True)
     for folder in _folders:
@@ -75,8 +75,8 @@ def remove_partials() -> None:
 def replacing(path: Path) -> Iterator[Path]:
     """Give a path beside `path` to write to; rename it over `path` only when the block ends well.
 
-    A failing block leaves `path` as it was and removes what it had written. Several writers of one file do not meet,
-    each has a name of its own to write to; the one that is done takes away what others left, killed or late.
+    A failing block leaves `path` as it was and removes what it had written. Several writers of one file do not collide:
+    each writes under its own name, and the one that finishes removes what killed or late writers left.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     partial = path.with_name(f"{path.name}.{_command()}{secrets.token_hex(4)}{PARTIAL}")
@@ -101,7 +101,7 @@ def replacing(path: Path) -> Iterator[Path]:
 
 
 def check_place(path: Path, folder: bool = False) -> None:
-    """Raise an `InputError` unless a file or folder can be made at `path`; `folder`: or is there. Makes nothing."""
+    """Raise an `InputError` unless a file or folder can be made at `path` (with `folder`: or exists). Makes nothing."""
     try:
         place = path.resolve()
         if folder and place.exists() and not place.is_dir():
@@ -123,7 +123,7 @@ def write_json(path: Path, content: Mapping[str, Any]) -> None:
 
 @contextmanager
 def foreign_file(path: Path) -> Iterator[None]:
-    """Read a stranger's file in the block: whatever goes wrong is an `InputError` of one line that names the file."""
+    """Read an untrusted file in the block: whatever goes wrong is an `InputError` of one line that names the file."""
     try:
         yield
     except HeadscapeError:
@@ -139,7 +139,7 @@ def foreign_file(path: Path) -> Iterator[None]:
 
 
 def read_json(path: Path) -> Any:
-    """What a small JSON file says; `ValueError` where it is no JSON, or nested deeper than can be read."""
+    """The content of a small JSON file; `ValueError` if it is not JSON, or nested too deeply to read."""
     try:
         return json.loads(path.read_text(encoding="utf-8"))
     except RecursionError:

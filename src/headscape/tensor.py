@@ -66,12 +66,12 @@ class HeadId(NamedTuple):
 
 
 def named_heads(known: Sequence[HeadId], heads: Sequence[HeadId | str] | None) -> list[HeadId]:
-    """The heads that were asked for, in the order of those there are; all without."""
+    """The requested heads, in the order of the known ones; by default all."""
     if heads is None:
         return list(known)
     wanted = {HeadId.parse(head) if isinstance(head, str) else HeadId(*head) for head in heads}
     if not wanted:
-        raise InputError("no heads given; name some or leave the choice out for all")
+        raise InputError("no heads given; name some, or leave the option out for all")
     missing = sorted(wanted - set(known))
     if missing:
         raise InputError(f"head {missing[0]} was not captured or not chosen; there are {known[0]} to {known[-1]}")
@@ -170,7 +170,7 @@ class AttentionTensor:
     kind
         "probs" (rows sum to 1) or "scores" (what softmax sees).
     query_bounds, key_bounds
-        Of a pooled tensor, both or neither: its queries and keys are blocks of tokens, block b holds the tokens
+        For a pooled tensor, both or neither: its queries and keys are blocks of tokens, block b holds the tokens
         bounds[b] .. bounds[b + 1] - 1, and a value is the mean over the present entries of a pair of blocks (0 where
         there are none).
 

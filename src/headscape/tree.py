@@ -105,6 +105,9 @@ class PartitionTree:
         ------
         InputError
             If a level does not refine the one above it, or a folder is not contiguous in `order`.
+
+        >>> PartitionTree.from_labels([[0, 0, 1, 1], [0, 1, 2, 2]]).to_newick("abcd")  # two folders, then three
+        '((a:1,b:1):1,(c:2,d:2):1);'
         """
         labels = np.asarray(labels_per_level)
         if labels.ndim != 2 or (labels.size and labels.dtype.kind not in "iub"):
@@ -141,6 +144,10 @@ class PartitionTree:
         ------
         InputError
             If `Z` is not a linkage or a count lies outside 1 .. n_leaves.
+
+        >>> from scipy.cluster.hierarchy import linkage
+        >>> PartitionTree.from_linkage(linkage([[0.0], [1.0], [5.0], [7.0]])).level(1)
+        array([0, 0, 1, 1])
         """
         Z = np.asarray(Z, dtype=np.float64)
         if Z.ndim != 2 or Z.shape[1] != 4:
@@ -234,7 +241,14 @@ class PartitionTree:
         return self._folders.parent
 
     def children(self, i: int) -> IntArray:
-        """Return the indices of the children of folder `i`, along the leaf order; empty for a leaf."""
+        """Return the indices of the children of folder `i`, along the leaf order; empty for a leaf.
+
+        >>> tree = PartitionTree.dyadic(4)
+        >>> tree.sizes  # of the folders: the root, two halves, four leaves
+        array([4, 2, 2, 1, 1, 1, 1])
+        >>> tree.children(0)
+        array([1, 2])
+        """
         first, count = self.child_ranges
         return np.arange(first[i], first[i] + count[i], dtype=np.intp)
 
@@ -282,6 +296,9 @@ class PartitionTree:
         """Return the tree on a subset; leaf i of the result is ``leaves[i]`` of this tree.
 
         `leaves` are distinct indices or a boolean mask. Levels that become equal are dropped.
+
+        >>> PartitionTree.dyadic(4).restrict([0, 1, 3]).to_newick()
+        '((0:1,1:1):1,2:1);'
         """
         chosen = np.asarray(leaves)
         if chosen.dtype == bool and chosen.shape == (self.n_leaves,):
@@ -295,7 +312,11 @@ class PartitionTree:
         return PartitionTree.from_labels(self.labels[:, chosen], np.argsort(self.leaf_position[chosen]))
 
     def permute(self, perm: npt.ArrayLike) -> PartitionTree:
-        """Return the tree of ``X[perm]``: leaf i of the result is leaf ``perm[i]`` of this tree."""
+        """Return the tree of ``X[perm]``: leaf i of the result is leaf ``perm[i]`` of this tree.
+
+        >>> PartitionTree.dyadic(4).permute([2, 3, 0, 1]).order
+        array([2, 3, 0, 1])
+        """
         return self.restrict(_as_permutation(perm, "perm", self.n_leaves))
 
     # ------------------------------------------------------------------ other notations

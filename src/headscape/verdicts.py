@@ -26,19 +26,17 @@ class Judgement:
     statistic: Interval | None = field(default=None, repr=False, compare=False)
 
     def opening(self, holds: str, fails: str) -> str:
-        """The clause that opens a finding; what cannot be told is said of the first.
+        """The clause that opens a finding, `holds` or `fails` by the verdict.
 
         >>> cannot_tell("one input").opening("heads are alike", "heads differ")
-        'It cannot be told whether heads are alike'
+        'We cannot tell whether heads are alike'
         """
-        said = {"holds": holds, "does not hold": fails, "cannot tell": f"It cannot be told whether {holds}"}[
-            self.verdict
-        ]
-        return said[0].upper() + said[1:]
+        clause = {"holds": holds, "does not hold": fails}.get(self.verdict, f"We cannot tell whether {holds}")
+        return clause[0].upper() + clause[1:]
 
 
 def cannot_tell(why: str, statistic: Interval | None = None) -> Judgement:
-    """Nothing can be said, for a reason: too few inputs, below numerical precision, control missing."""
+    """A claim that cannot be decided, and why: too few inputs, below numerical precision, control missing."""
     return Judgement("cannot tell", why, statistic)
 
 
@@ -50,7 +48,7 @@ def judge(
     control: str = "",
     floor: float | None = None,
 ) -> Judgement:
-    """Hold a statistic against its control: it holds where the intervals are apart on the claimed side.
+    """Compare a statistic with its control: the claim holds if the intervals are apart, on the claimed side.
 
     Parameters
     ----------
@@ -58,12 +56,12 @@ def judge(
         What was measured. For paired inputs give the paired difference, and 0 as the control.
     above, below
         The claim is that the statistic lies above or below this control (one of the two): an interval, or a number
-        that is known. It does not hold where the statistic lies entirely on the other side, and cannot be told where
+        that is known. It does not hold where the statistic lies entirely on the other side, and is undecided where
         the intervals overlap or one of them is missing.
     control
         What the control is, for the printed rule.
     floor
-        The precision of the arithmetic: a statistic whose size is below it says nothing.
+        The precision of the arithmetic: a statistic smaller than that decides nothing.
 
     >>> hs.judge(hs.Interval(0.9, 0.8, 1.0, 8), above=0.5, control="chance")
     Judgement(verdict='holds', why='0.9 [0.8, 1] (n = 8) lies above 0.5 (chance)')
@@ -92,7 +90,7 @@ def judge(
 
 
 def strictest(*judgements: Judgement) -> Judgement:
-    """Of conditions that must all hold, the one that decides: one that fails, else one that cannot be told, else the last.
+    """Of conditions that must all hold, the one that decides: one that fails, else an undecided one, else the last.
 
     >>> strictest(Judgement("holds", "a"), cannot_tell("b"), Judgement("does not hold", "c")).why
     'c'

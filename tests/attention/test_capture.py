@@ -253,7 +253,7 @@ def test_more_batches_extend_a_run_to_the_bytes_of_a_run_made_at_once(tmp_path):
     for i in range(3):
         grown, whole = (tmp_path / run / "attention" / f"batch-{i:04d}.safetensors" for run in ("grown", "whole"))
         assert grown.read_bytes() == whole.read_bytes()
-    with pytest.raises(hs.InputError, match="has 3 batches, 2 were asked for; a run grows and does not shrink"):
+    with pytest.raises(hs.InputError, match="has 3 batches, 2 were requested; a run can grow but not shrink"):
         captured("llama", network, batches=2, tokens=8, out=tmp_path / "grown")
 
 

@@ -51,7 +51,7 @@ def test_longer_texts_in_a_list_are_cut_into_windows_as_before(model):
         ("  ", {}, "the text is empty"),
         (["a", " "], {}, "prompt 2 is empty"),
         ("abcdef", {"tokens": 4}, "prompt 1 has 6 tokens, more than 4"),
-        (["a", "b", "c"], {"batches": 2}, "3 prompts given, 2 batches were asked; raise batches to 3"),
+        (["a", "b", "c"], {"batches": 2}, "3 prompts given, 2 batches were requested; raise batches to 3"),
         ([3, 200], {}, "token ids from 3 to 200; LlamaForCausalLM knows 0 to 99"),
         ([[1, 2], []], {}, "no token ids given"),
         ({}, {}, "the dictionary is empty"),

@@ -188,7 +188,7 @@ def test_pools_that_make_no_sense(tmp_path):
     for options, message in (
         ({"pool": 13}, "pool 13 is larger than the 12 tokens of a context"),
         ({"pool": 0}, "pool must be at least 1"),
-        ({"pool": 4, "windows": "rows:13"}, "13 sampled rows asked of a context of 12 tokens"),
+        ({"pool": 4, "windows": "rows:13"}, "13 sampled rows from a context of 12 tokens"),
         ({"pool": 4, "windows": "rows:0"}, "at least 1, not 'rows:0'"),
         ({"pool": 4, "windows": "columns:2"}, 'windows is "rows:K"'),
         ({"windows": "rows:2"}, "give pool too"),

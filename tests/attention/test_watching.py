@@ -8,7 +8,7 @@ import headscape as hs
 import zoo
 from headscape.attention.models import wrap_module
 from headscape.attention.samples import Sample
-from headscape.attention.watching import by_depth, in_double, precision, watch_layers
+from headscape.attention.watching import _scaling, by_depth, in_double, precision, watch_layers
 from headscape.attention.weights import parts_of, read, read_bias
 from headscape.statistics.gaussian import fit_gaussian, linear_map
 from headscape.statistics.mixture import token_spread
@@ -214,3 +214,17 @@ def test_the_model_is_restored_when_a_pass_fails():
     with pytest.raises(RuntimeError, match="stop"), in_double(model):
         raise RuntimeError("stop")
     assert {p.dtype for p in model.module.parameters()} == {torch.float32} and model.dtype == "float32"
+
+
+@pytest.mark.parametrize("size", [1.0, 100.0])
+def test_what_a_factor_does_not_explain_is_a_share_of_the_scores(size):
+    generator = torch.Generator().manual_seed(0)
+    q, k, noise = (torch.randn(1, 2, 5, n, generator=generator) for n in (4, 4, 5))
+    present, products = torch.ones(5, 5, dtype=torch.bool).tril(), q @ k.transpose(2, 3)
+    assert _scaling(q, k, size * products, present) == pytest.approx((size, 0), abs=1e-4 * size)
+    left = (
+        noise - (noise * products * present).sum() / (products**2 * present).sum() * products
+    )  # no part of the products
+    factor, share = _scaling(q, k, size * (products + left), present)
+    whole = ((products + left) * present).norm()
+    assert (factor, share) == pytest.approx((size, float((left * present).norm() / whole)), rel=1e-4)

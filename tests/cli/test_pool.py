@@ -44,7 +44,7 @@ def test_an_estimate_writes_nothing(tmp_path, monkeypatch):
     [
         (("--pool", 51), "pool 51 is larger than the 50 tokens"),
         (("--pool", 0), "'--pool'"),
-        (("--pool", 10, "--rows", 51), "51 sampled rows asked of a context of 50 tokens"),
+        (("--pool", 10, "--rows", 51), "51 sampled rows from a context of 50 tokens"),
         (("--rows", 3), "give --pool too"),
         (("--pool", 51, "--estimate"), "pool 51 is larger than the 50 tokens"),
     ],

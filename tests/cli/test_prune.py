@@ -73,4 +73,4 @@ def test_mistakes_are_named_in_one_line(vit_run, tmp_path, command):
     np.save(tmp_path / "a.npy", np.full((1, 2, 2, 8, 8), 1 / 8))
     hs.import_array(tmp_path / "a.npy", tmp_path / "own", layout="batch,layer,head,query,key", mask="full")
     code, _, err = command(tmp_path / "own")
-    assert code == 2 and "was imported: there is no model" in " ".join(err.split())
+    assert code == 2 and "was imported and has no model" in " ".join(err.split())

@@ -53,3 +53,18 @@ def test_the_tables_of_the_pages_are_those_of_the_results():
     for page, table in found:
         if table[2] != "coverage":  # it draws for seconds
             assert table[0] == table[1] + tables.MAKERS[table[2]](table[3].strip()) + table[4], (page.name, table[1])
+
+
+def test_every_theory_page_has_formula_picture_correction_and_references():
+    pages = [page for page in (DOCS / "theory").glob("*.md") if page.name != "index.md"]
+    assert len(pages) == 9
+    for page in pages:
+        text = page.read_text()
+        parts = re.findall(r"^## (.*)$", text, re.M)
+        wanted = ["The idea", "The formula", "The picture", "How headscape computes it", "References"]
+        assert [part for part in parts if part in wanted] == wanted, page.name
+        assert sum(bool(re.fullmatch("What the (paper|thesis) got wrong", part)) for part in parts) == 1, page.name
+        assert f"<!-- made: checks {page.stem} -->" in text and "```{math}" in text, page.name
+        for ground in ("light", "dark"):  # drawn by docs/theory/make_pictures.py
+            assert f"```{{image}} ../images/theory/{page.stem}-{ground}.svg\n:class: only-{ground}\n" in text
+            assert (DOCS / "images" / "theory" / f"{page.stem}-{ground}.svg").is_file()

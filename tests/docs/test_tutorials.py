@@ -1,4 +1,4 @@
-"""Three of the tutorials run here and find what they say; `make docs` runs all of them."""
+"""Nine of the tutorials run here and find what they say; `make docs` runs all of them."""
 
 import ast
 import runpy
@@ -43,3 +43,42 @@ def test_a_study_of_ones_own(run, load):
     (finding,) = result.findings()
     assert repr(result) == f"How sharp is each head?\n- {finding.text}"  # not its arrays
     assert finding.verdict == "holds" and finding.text.startswith("Training made heads sharper")
+
+
+def test_induction_heads(run, load, capsys):
+    names = run("find_induction_heads")
+    assert tuple(names["heads"].iloc[0][["layer", "head"]]) == (18, 6) and names["heads"]["holds"].all()
+    intact, without, others = (float(line.split()[-2]) for line in capsys.readouterr().out.splitlines())
+    assert without > intact + 2 and abs(others - intact) < 0.5  # it copies with them, and not with others
+
+
+def test_two_prompts(run, load):
+    names = run("two_prompts")
+    for batch, name in enumerate(("Mary", "John")):  # who was said once
+        head = names["captured"].tensor(batch).head(names["layer"], names["head"])
+        assert name in head.key_tokens[head.values[-1].argmax()]
+    most = names["moved"].set_index(["layer", "head"]).index
+    assert (names["baseline"][most] < names["matters"][most] / 2).all()
+
+
+def test_softmax_matters(run, capsys):
+    run("softmax_matters")
+    *_, own = capsys.readouterr().out.splitlines()
+    assert abs(float(own.split()[-1])) < 1e-6
+
+
+def test_weights_and_noise(run, load, capsys):
+    names = run("weights_and_noise")
+    beyond = names["heads"][["z", "z_other"]].abs().gt(3).mean()
+    assert beyond["z"] > 0.9 and beyond["z_other"] < 0.2
+    assert {f.claim: f.verdict for f in names["result"].findings()}["spectra.sparser"] == "holds"
+
+
+def test_rank_collapse(run):
+    verdicts = {f.claim: f.verdict for f in run("rank_collapse")["result"].findings()}
+    assert verdicts["collapse.rank"] == "does not hold"  # in the model as it is
+
+
+def test_a_cluster(run, load):
+    names = run("cluster")
+    assert (names["spread"].affinity == names["alone"].affinity).all()

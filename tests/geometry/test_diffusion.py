@@ -110,6 +110,7 @@ def test_no_structure_gives_zeros():
         ([[1.0, -0.5], [-0.5, 1.0]], "entry \\(0, 1\\) is -0.5"),
         ([[1.0, 0.5], [0.1, 1.0]], "symmetric"),
         ([[1.0, 0.0], [0.0, 0.0]], "row 1 of the affinity is all zeros"),
+        ([[0.0, 0.0], [0.0, 0.0]], "row 0 of the affinity is all zeros"),
     ],
 )
 def test_says_what_is_not_an_affinity(affinity, message):

@@ -1,6 +1,7 @@
 """Distances in tiles and from disk are those from memory, bit by bit; and what disk and memory must not do."""
 
 import os
+import re
 import tempfile
 import tracemalloc
 
@@ -212,8 +213,12 @@ def test_refuses_when_not_even_the_matrices_fit():
         Questionnaire(max_memory=1e6).fit(np.ones((10, 400, 4), dtype=np.float32))
     trees = [PartitionTree.dyadic(n) for n in (9, 40, 30)]
     X = np.random.default_rng(0).random((9, 40, 30))
-    with pytest.raises(InputError, match="bytes at least, max_memory leaves 100"):
+    with pytest.raises(InputError, match="bytes at least, max_memory leaves 100") as raised:
         tree_distance(X, trees, 0, max_memory=100)
+    least = float(re.search(r"needs (\S+) bytes", str(raised.value)).group(1))  # three digits
+    tree_distance(X, trees, 0, max_memory=1.01 * least)
+    with pytest.raises(InputError, match="bytes at least"):
+        tree_distance(X, trees, 0, max_memory=0.99 * least)
 
 
 def test_the_temporary_folder_is_the_systems(monkeypatch, tmp_path):

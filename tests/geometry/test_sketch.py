@@ -9,7 +9,7 @@ from headscape.geometry.emd import slice_distance
 from headscape.geometry.memory import disk_memory_estimate
 from headscape.geometry.planted import planted
 from headscape.geometry.questionnaire import Questionnaire
-from headscape.geometry.sketch import sketch_distance
+from headscape.geometry.sketch import _spread, sketch_distance
 from reference import random_tree
 
 WEIGHTS = (0.0, 0.5)
@@ -76,6 +76,11 @@ def test_threads_change_nothing_and_seeds_do(case, monkeypatch):
     assert np.array_equal(one.distances, two.distances)
     assert one.error == two.error
     assert not np.array_equal(one.distances, sketch_distance(X, trees, *WEIGHTS, 300, 1, 1e9, 1).distances)
+
+
+def test_columns_are_drawn_by_their_standard_deviation_whatever_their_offset():
+    rows = np.random.default_rng(0).normal(loc=1000.0, size=(40, 300)) * np.geomspace(1, 10, 300)
+    np.testing.assert_allclose(_spread(rows, 30, 2), rows[:30].std(axis=0), rtol=1e-9)
 
 
 def test_identical_slices_are_at_distance_zero():

@@ -22,11 +22,21 @@ def test_every_preset_is_one_that_can_be_trained(name):
     assert 0 <= found.floor < min(found.rates) and max(found.rates) < 0.01
     assert 0 <= found.label_smoothing < 1 and 0 <= found.weight_decay < 1 and 0 <= found.network.drop_path < 1
     assert list(found.rates) == sorted(set(found.rates))
+    assert 0 <= found.warmup_rate < min(found.rates)  # a warm-up that warms up
     assert found.network.dim % found.network.heads == 0 or found.network.head_dim is not None
 
 
 @pytest.mark.parametrize(
-    ("name", "sizes"), [("gpt", (6, 4, 64)), ("vit-t", (12, 3, 192)), ("vit-s", (12, 6, 384)), ("vit-b", (12, 12, 768))]
+    ("name", "sizes"),
+    [
+        ("gpt", (6, 4, 64)),
+        ("gpt2-small", (12, 12, 768)),
+        ("gpt2-medium", (24, 16, 1024)),
+        ("vit-t", (12, 3, 192)),
+        ("vit-s", (12, 6, 384)),
+        ("vit-b", (12, 12, 768)),
+        ("vit-l", (24, 16, 1024)),
+    ],
 )
 def test_the_sizes_are_those_of_the_papers(name, sizes):
     network = preset(name).network

@@ -1,11 +1,13 @@
 """Figures for paper show what their data say."""
 
 import numpy as np
+import pandas as pd
 import pytest
 
 from headscape.report.drawing import draw
 from headscape.report.gather import Section
 from headscape.results import FigureSpec
+from headscape.tensor import HeadId
 
 SECTION = Section("fake", "Fake")
 
@@ -28,6 +30,15 @@ def test_signed_values_diverge_from_their_centre():
     image = figure("heatmap", values=values, centre=1.0).axes[0].images[0]
     assert image.get_clim() == (-1, 3) and image.get_cmap().name == "purple-orange"
     assert figure("heatmap", values=values).axes[0].images[0].get_cmap().name == "cividis10"
+
+
+@pytest.mark.parametrize(("scores", "colours"), [([-1.0, 2.0], "purple-orange"), ([1.0, 2.0], "cividis10")])
+def test_a_grid_of_heads_diverges_only_where_signs_differ(scores, colours):
+    heads = [HeadId("decoder", 0, n) for n in range(2)]
+    frame = pd.DataFrame(heads, columns=["block", "layer", "head"]).assign(score=scores)
+    section = Section("fake", "Fake", frame=frame, rows=[0, 1])
+    spec = FigureSpec(id="f", title="F", kind="head_grid", data={"score": "score"}, read="Look.")
+    assert draw(spec, section, heads).axes[0].images[0].get_cmap().name == colours
 
 
 def test_an_unknown_interval_has_no_error_bar():

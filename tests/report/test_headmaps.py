@@ -1,5 +1,7 @@
 """Attention maps as pictures: what their greys mean, how many fit, and what is said of the others."""
 
+import json
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -10,7 +12,7 @@ from fakes import attention, make_run, pixels, result_of
 from headscape.captures import open_capture
 from headscape.report import write_report
 from headscape.report.greys import encode
-from headscape.report.headmaps import draw_maps
+from headscape.report.headmaps import HeadMaps, _Drawer, draw_maps
 from headscape.report.orders import Orders
 
 
@@ -43,6 +45,16 @@ def test_maps_stay_within_the_budget_and_say_what_was_left_out(tmp_path):
     least = draw_maps(capture, heads, budget=size // 12)
     assert any("averaged to at most 32 cells" in note for note in least.notes)
     assert pixels(next(iter(least.images["maps-0-0"].values()))[0]).shape == (32, 32)
+
+
+@pytest.mark.parametrize("pictured", [False, True])
+def test_the_numbers_beside_a_picture_take_the_characters_that_are_counted(tmp_path, pictured):
+    capture = open_capture(make_run(tmp_path / "run", attention(1, 2, 300, 1)))
+    index = {head: i for i, head in enumerate(capture.heads())}
+    drawer = _Drawer(capture, "probs", Orders(), index, pictured)
+    facts = drawer.draw(0, "decoder", 32, HeadMaps())
+    written = len(json.dumps(facts["heads"])) / len(index)
+    assert drawer.size({"0": []}, 300) == pytest.approx(written, rel=0.1, abs=100)
 
 
 def test_coarse_maps_come_organized_too(tmp_path):

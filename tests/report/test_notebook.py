@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from fakes import FakeResult, frame_of, other_figures, result_of
+from headscape.errors import InputError
 from headscape.results import FigureSpec
 
 
@@ -47,6 +48,17 @@ def test_notebook_says_which_picture_failed():
     html = FakeResult(frame_of(1, 2), [bad, other_figures()[2]])._repr_html_()
     assert "A bad one could not be drawn: KeyError" in html
     assert html.count("<img") == 1
+
+
+def test_single_figures_are_shown_by_their_ids():
+    result = result_of(4, 3, everything=True)
+    pictures = [spec for spec in result.figures() if spec.kind != "table"]
+    shown = result.show(pictures[1].id, pictures[0].id)
+    assert shown._repr_html_() == shown and shown.count("<figure>") == 2 and "<iframe" not in shown
+    assert re.findall(r"<img alt=\"(.*?)\"", shown) == [spec.alt or spec.title for spec in (pictures[1], pictures[0])]
+    assert result.show("heads").count("<iframe") == 1
+    with pytest.raises(InputError, match="no figure 'nonsense'; there are .*heads"):
+        result.show("nonsense")
 
 
 def test_notebook_without_matplotlib_shows_the_table(monkeypatch):

@@ -21,6 +21,19 @@ def test_entries_that_are_not_there_have_a_grey_of_their_own_in_a_signed_map():
     assert grey[0, 0] == 1 and grey[5, 5] == 255 and grey[3, 0] == round(255 * (values[3, 0] + 1) / 2)
 
 
+def test_the_rows_of_a_heatmap_are_named_and_plain_columns_are_counted_by_plotly():
+    data = {"values": np.eye(3), "rows": ["a", "b", "c"]}
+    layout = picture_of(FigureSpec(id="h", title="H", kind="heatmap", data=data, read="Look."), None)["layout"]
+    assert list(layout["yaxis"]["ticktext"]) == ["a", "b", "c"] and list(layout["yaxis"]["tickvals"]) == [0, 1, 2]
+    assert "ticktext" not in layout["xaxis"]
+
+
+@pytest.mark.parametrize(("n", "size"), [(199, 8), (200, 6)])
+def test_points_are_smaller_where_there_are_200_or_more(n, size):
+    spec = FigureSpec(id="s", title="S", kind="scatter", data={"x": np.arange(n), "y": np.arange(n)}, read="Look.")
+    assert picture_of(spec, None)["traces"][0]["marker"]["size"] == size
+
+
 def test_half_violins_at_the_ends_are_not_cut():
     groups = [{"name": f"L{k}", "values": [0.0, 1.0], "side": side} for k in range(3) for side in ("left", "right")]
     drawn = picture_of(FigureSpec(id="v", title="V", kind="violins", data={"groups": groups}, read="Look."), None)

@@ -4,6 +4,7 @@ import pytest
 
 from fakes import FakeResult, frame_of
 from headscape.report import write_report
+from headscape.report.sections import table as html_table
 from headscape.results import FigureSpec
 from headscape.runs import Run
 
@@ -21,3 +22,14 @@ def test_a_table_too_wide_for_half_a_page_takes_the_whole(tmp_path, visit):
     assert boxes[0]["y"] == boxes[1]["y"] and boxes[0]["width"] == boxes[1]["width"]  # side by side
     assert boxes[2]["width"] > 2 * boxes[0]["width"]
     assert page.errors == []
+
+
+def test_numbers_of_a_table_are_on_the_right_and_text_is_escaped():
+    html = html_table(["name", "value"], [["<a>", 1.25], ["b", "-"]], "T")
+    assert '<th scope="col">name</th><th scope="col" class="number">value</th>' in html
+    assert '<tr><td>&lt;a&gt;</td><td class="number">1.25</td></tr>' in html
+
+
+def test_a_long_table_ends_with_how_long_it_is():
+    assert html_table(["n"], [[i] for i in range(501)], "T").endswith("<p>The first 500 of 501 rows.</p>")
+    assert "The first" not in html_table(["n"], [[i] for i in range(500)], "T")

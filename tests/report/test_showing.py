@@ -52,7 +52,7 @@ def test_a_page_of_a_capture_in_memory_and_of_results(captured, tmp_path):
     alone = hs.report(result, tmp_path / "alone.html").read_text(encoding="utf-8")
     assert 'id="grid"' in alone and "maps-0-0" not in alone
     assert 'srcdoc="' in result._repr_html_()
-    with pytest.raises(hs.InputError, match="a page is made of a run, a capture or results"):
+    with pytest.raises(hs.InputError, match="a page is made from a run, a capture or results"):
         hs.report([captured], tmp_path / "x.html")
 
 

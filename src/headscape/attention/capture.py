@@ -66,7 +66,7 @@ def capture(
     progress: Callable[[int, int], None] = lambda done, total: None,
     say: Callable[[str], None] = lambda _: None,
 ) -> Capture:
-    """Run a model on inputs and keep its attention; one sample is one batch of the paper.
+    """Run a model on inputs and keep its attention; one sample is what the paper calls a batch.
 
     Parameters
     ----------
@@ -80,13 +80,13 @@ def capture(
         Plain modules: a list of their arguments.
     tokens, batches
         Length of a context, special tokens included, and how many of them; None takes all. Batch i is the i-th window
-        of a seeded shuffle, so that asking for more batches later extends a run.
+        of a seeded shuffle, so that requesting more batches later extends a run.
     keep
         Any of probs, scores, queries, keys, values, hidden, head_outputs.
     layers, heads
         Keep only these layers, or only these heads (`HeadId`, "decoder.3.7" or (layer, head)).
     dtype
-        Of the storage, "float16" or "float32"; values come back as float32.
+        Number type on disk, "float16" or "float32"; values are returned as float32.
     out
         A run directory: each batch is written when done, and a killed capture resumes.
     pool
@@ -99,9 +99,9 @@ def capture(
     keep_short
         Keep texts shorter than a window at their own length. Nothing is ever padded.
     tokenizer
-        Of a module that comes without one; it reads text and names the tokens of ids.
+        For a module that comes without one; it reads text and names the tokens of ids.
     progress, say
-        Called with (finished, total), and with lines worth printing.
+        Functions called with (finished, total), and with lines to print.
 
     Raises
     ------
@@ -164,7 +164,7 @@ def _write(plan: _Plan, run: Run, progress: Callable[[int, int], None]) -> None:
 
 @dataclass(frozen=True)
 class Request:
-    """What a capture was asked for, as `capture` takes it."""
+    """The request for a capture, as `capture` takes it."""
 
     tokens: int = 256
     batches: int | None = 10
@@ -269,7 +269,7 @@ def _plan(model: Model, inputs: Any, on_disk: bool, request: Request) -> _Plan:
 
 
 def plan_capture(model: Model | torch.nn.Module, inputs: Any, *, on_disk: bool = True, **options: Any) -> Estimate:
-    """What `capture` would take with the same arguments: memory, storage and time. Nothing is written.
+    """The memory, storage and time that `capture` would take with the same arguments. Nothing is written.
 
     `options` are those of `capture` but out, progress and say. Time comes from a few short captured passes
     (`measure_pace`), pooled to blocks of the same size where the capture is pooled; writing to disk comes on top.
@@ -293,7 +293,7 @@ def _timed(plan: _Plan) -> Estimate:
 
 
 def recapture(model: Model, captured: Capture, keep: Sequence[str] = ("probs",), dtype: str = "float16") -> Capture:
-    """Show the inputs of a capture to another model of the same architecture (random weights, say), in memory.
+    """Capture another model of the same architecture (random weights, say) on the same inputs, in memory.
 
     A pooled capture is pooled again, on the same grid.
     """

@@ -1,4 +1,4 @@
-"""The tap of capture: what is kept of every attention layer goes to its place as soon as the layer has run."""
+"""The tap of capture: what is kept of every attention layer is stored as soon as the layer has run."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ class CaptureTap(Tap):
         self.start(Memory())
 
     def overrides(self, *names: str) -> bool:
-        """Scores are looked at only to be kept."""
+        """Whether scores are needed: only to be kept."""
         return super().overrides(*(name for name in names if name != "scores" or "scores" in self.keep))
 
     def start(self, sink: Sink, batch: int = 0) -> None:

@@ -78,11 +78,11 @@ def read_deci(file: Path, reader: Any) -> tuple[Any, tuple[Any, ...]]:
         array = gguf.quants.dequantize(tensor.data, tensor.tensor_type).astype(np.float32)
         for ours, weights in _ours(name, array, heads, groups).items():
             if ours not in places or places[ours].shape != weights.shape:
-                raise InputError(f"{file.name} is not a Llama with layers of its own: {ours}")
+                raise InputError(f"{file.name} is not a Llama whose layers have their own numbers of heads: {ours}")
             places[ours].copy_(torch.from_numpy(weights))
             missing.discard(ours)
     if missing:
-        raise InputError(f"{file.name} is not a Llama with layers of its own: {min(missing)}")
+        raise InputError(f"{file.name} is not a Llama whose layers have their own numbers of heads: {min(missing)}")
     return module.eval(), tuple(plans)
 
 

@@ -1,4 +1,4 @@
-"""What a capture will take, before it starts: memory and storage from shapes, time from a short calibrating run."""
+"""The cost of a capture, before it starts: memory and storage from shapes, time from a short calibrating run."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class Pace:
 
 @dataclass(frozen=True)
 class Estimate:
-    """What a capture will take, known before it starts."""
+    """The memory, storage and time of a capture, known before it starts."""
 
     memory_bytes: int  # above the model itself, at the peak of one layer
     model_bytes: int
@@ -51,8 +51,8 @@ class Estimate:
 
     def __str__(self) -> str:
         return (
-            f"memory {human_bytes(self.model_bytes)} for the model and about {human_bytes(self.memory_bytes)} beside "
-            f"it; storage {human_bytes(self.batch_bytes)} a batch, "
+            f"memory {human_bytes(self.model_bytes)} for the model and about {human_bytes(self.memory_bytes)} more; "
+            f"storage {human_bytes(self.batch_bytes)} per batch, "
             f"{human_bytes(self.batch_bytes * self.batches)} in all"
         )
 
@@ -72,7 +72,7 @@ def estimate(
     pool: int | None = None,
     n_rows: int = 0,
 ) -> Estimate:
-    """Memory and storage of a capture, from shapes alone; `benchmarks/capture.py` puts it beside what is measured.
+    """Memory and storage of a capture, from shapes alone; `benchmarks/capture.py` compares it with measurements.
 
     At any moment one layer's maps are held: the stored copy, the working set of one block of rows, the mask and the
     streams of the layer. With `pool` the stored copy is the grid of blocks, and networks on the attention interface

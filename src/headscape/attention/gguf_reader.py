@@ -64,14 +64,14 @@ def open_gguf(file: Path) -> Any:
     """A GGUF file, by gguf's reader made fast."""
     try:
         return _reader()(file)
-    except Exception as error:  # of many types: a stranger's header can say anything
+    except Exception as error:  # of many types: an untrusted header can say anything
         said = next(iter(str(error).splitlines()), type(error).__name__)
         raise InputError(f"{file.name} cannot be read as GGUF: {said}") from None
 
 
 @contextmanager
 def fast_reader() -> Iterator[None]:
-    """Let transformers, which opens a file on its own for the configuration and again for the tokenizer, use it too."""
+    """Let transformers use it too, which opens a file once for the configuration and again for the tokenizer."""
     import gguf
 
     held: Any = gguf

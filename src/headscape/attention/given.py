@@ -18,7 +18,7 @@ _PER_TOKEN = ("input_ids", "attention_mask", "token_type_ids", "position_ids")
 
 
 def arguments_of(inputs: Any) -> list[dict[str, Tensor]] | None:
-    """Inputs as arguments, one dictionary of tensors (1, ...) each; None for what are no token ids (texts, images).
+    """Inputs as arguments, one dictionary of tensors (1, ...) each; None for other inputs (texts, images).
 
     Token ids come as integers in a list, array or tensor, (n_token,) or (n_input, n_token), or a list of such of any
     lengths; a dictionary (a `BatchEncoding` too) holds them as "input_ids" with whatever else the model takes. Padding,

@@ -1,4 +1,4 @@
-"""What a model is shown: texts cut into windows of tokens, images prepared as the model expects them."""
+"""Inputs of a model: texts cut into windows of tokens, images prepared as the model expects them."""
 
 from __future__ import annotations
 
@@ -131,7 +131,7 @@ class Windows:
 
 
 def as_chat(tokenizer: Any, turns: Sequence[tuple[str, str]]) -> str:
-    """Turns (role, text) in the chat template of a model, a stranger's program: `InputError` where it fails."""
+    """Turns (role, text) in the chat template of a model, an untrusted program: `InputError` if it fails."""
     if not getattr(tokenizer, "chat_template", None):
         raise InputError("this model has no chat template; leave out --chat")
     messages = [{"role": role, "content": text} for role, text in turns]
@@ -178,7 +178,7 @@ def cut_windows(
     before, after = frame_of(tokenizer, chat, prefix)
     body = tokens - len(before) - len(after)
     if body < 1:
-        raise InputError(f"a window of {tokens} tokens has no room beside {len(before) + len(after)} special tokens")
+        raise InputError(f"a window of {tokens} tokens has no room after {len(before) + len(after)} special tokens")
     cut: list[tuple[int, int, list[int]]] = []
     longest = 0
     for number, text in enumerate(texts):
@@ -196,7 +196,7 @@ def cut_windows(
         )
     if batches is not None and batches > len(cut):
         raise InputError(
-            f"the text gives {len(cut)} windows of {tokens} tokens, {batches} batches were asked; "
+            f"the text gives {len(cut)} windows of {tokens} tokens, {batches} batches were requested; "
             f"lower batches to {len(cut)}, shorten the windows or give more text"
         )
     rows = [cut[i] for i in chosen_of(len(cut), batches, seed)]
@@ -309,7 +309,7 @@ def read_labelled(path: Path) -> dict[str, npt.NDArray[Any]]:
     """The arrays of an .npz file: `images`, where it has them `labels`, and the same that begin with `test_`."""
     with foreign_file(path):
         if not zipfile.is_zipfile(path):
-            raise InputError(f"{path} cannot be read: it is no .npz file")
+            raise InputError(f"{path} cannot be read: it is not an .npz file")
         with np.load(path, allow_pickle=False) as loaded:
             names = {f"{part}{name}" for part in ("", "test_") for name in ("images", "labels")}
             found = {name: loaded[name] for name in loaded.files if name in names}

@@ -1,4 +1,4 @@
-"""Networks with attention of their own: the softmax or fused attention of a running attention module is intercepted."""
+"""Networks with their own attention code: the softmax or fused attention of a running attention module is intercepted."""
 
 from __future__ import annotations
 

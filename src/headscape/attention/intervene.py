@@ -1,4 +1,4 @@
-"""Change a model for the time of a block: remove heads, scale scores, put maps in place, gate, replace softmax.
+"""Change a model inside a with block: remove heads, scale scores, put maps in place, gate, replace softmax.
 
 Every function is a context manager and leaves the model exactly as it was. Blocks nest; capture and loss inside a block
 see the changed model.
@@ -63,8 +63,8 @@ def ablate(
     Parameters
     ----------
     heads
-        `HeadId`, "decoder.3.7", or (layer, head) where there is one block. With grouped queries a query head goes
-        alone; its key and value stay for the others of the group.
+        `HeadId`, "decoder.3.7", or (layer, head) where there is one block. With grouped queries a query head is
+        removed alone; its key and value stay for the others of the group.
     how
         "zero", or "mean" with `means` from `mean_outputs`.
 
@@ -102,7 +102,7 @@ class _Means(Tap):
 def mean_outputs(
     model: Model, inputs: Any, tokens: int = 256, batches: int | None = 10, random_state: int = 0
 ) -> dict[HeadId, npt.NDArray[np.float32]]:
-    """Mean output of every head over all positions of the inputs, before the output projection: (dim,) a head.
+    """Mean output of every head over all positions of the inputs, before the output projection: (dim,) per head.
 
     >>> means = hs.mean_outputs(model, ["the cat sat on the mat"])
     >>> means[hs.HeadId("decoder", 0, 1)].shape
@@ -232,7 +232,7 @@ def gates(model: Model) -> Iterator[dict[str, Tensor]]:
 class _Replacement(Tap):
     blockwise = False
 
-    def __init__(self, model: Model, function: Callable[[Tensor, Tensor | None], Tensor], chosen: set[int] | None):
+    def __init__(self, function: Callable[[Tensor, Tensor | None], Tensor], chosen: set[int] | None) -> None:
         self.function, self.chosen = function, chosen
 
     def softmax(self, call: AttentionCall, scores: Tensor, mask: Tensor | None) -> Tensor | None:
@@ -258,5 +258,5 @@ def replace_attention(
     modules = _modules(model)
     wanted = None if layers is None else set(layers)
     chosen = None if wanted is None else {id(modules[s.name]) for s in model.sites if s.layer in wanted}
-    with tapped(model.module, _Replacement(model, function, chosen), model.attention):
+    with tapped(model.module, _Replacement(function, chosen), model.attention):
         yield model

@@ -1,4 +1,4 @@
-"""What is seen of one attention layer on a set of inputs, as plain arrays."""
+"""What was recorded of one attention layer on a set of inputs, as plain arrays."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """The one place where transformers reads a folder: local files, safetensors, and never code that a folder brings.
 
-`trust_remote_code=False` stands in every call: left out, transformers asks on standard input whether it may run it.
+`trust_remote_code=False` is in every call: without it, transformers asks on standard input whether it may run it.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ def quiet() -> Iterator[None]:
 
 
 def _own_code(place: Path) -> str | None:
-    """The code that a folder asks to have run ("config.json asks for evil.Model"), or None."""
+    """The code that a folder wants to run ("config.json asks for evil.Model"), or None."""
     folder = place if place.is_dir() else place.parent
     for name in _MAY_ASK:
         try:
@@ -78,7 +78,7 @@ def _own_code(place: Path) -> str | None:
 
 @contextmanager
 def reading(place: Path) -> Iterator[None]:
-    """Turn what transformers says of a folder or file into one line."""
+    """Turn an error of transformers about a folder or file into one line."""
     try:
         with quiet():
             yield
@@ -88,7 +88,7 @@ def reading(place: Path) -> Iterator[None]:
         code = _own_code(place)
         if code is not None:
             raise InputError(
-                f"{place} needs code of its own ({code}), which headscape does not run; load the module yourself and "
+                f"{place} needs its own code ({code}), which headscape does not run; load the module yourself and "
                 "give it to hs.wrap_module"
             ) from error
         said = next(iter(str(error).splitlines()), "")
@@ -97,7 +97,7 @@ def reading(place: Path) -> Iterator[None]:
 
 MOST_LAYERS = 10_000
 RAGGED = "headscape ragged {}: open this folder with headscape.load_model"
-"""Model type of a ragged network: what plain transformers says it does not know."""
+"""Model type of a ragged network, which plain transformers reports as unknown."""
 
 
 def mark_ragged(folder: Path) -> None:
@@ -108,7 +108,7 @@ def mark_ragged(folder: Path) -> None:
 
 
 def _check_layers(folder: Path, said: Any) -> None:
-    """Refuse a number of layers that transformers would set out to build for hours."""
+    """Refuse a number of layers that transformers would take hours to build."""
     for name, value in said.items() if isinstance(said, dict) else ():
         _check_layers(folder, value)
         if "layer" in name and isinstance(value, int | float) and value > MOST_LAYERS:
@@ -158,7 +158,7 @@ def read_module(
 
             with torch.device("meta"):
                 bare = _builder(kind)(read_config(folder))
-            # safetensors are read where they are; only weights that change their type are written anew
+            # safetensors are read where they are; only weights that change their type are written again
             options |= {"device_map": device_map_of(device_map, bare), "offload_folder": cache_root() / "offload"}
         with _unmapped() if _changes(folder, dtype) else nullcontext():
             module, info = kind.from_pretrained(folder, trust_remote_code=False, **options)
@@ -200,7 +200,7 @@ def _unmapped() -> Iterator[None]:
 
 
 def _builder(kind: Any) -> Any:
-    """What makes a network of a configuration."""
+    """The function that makes a network from a configuration."""
     import transformers
 
     return (
@@ -209,7 +209,7 @@ def _builder(kind: Any) -> Any:
 
 
 def draw_module(kind: Any, config: Any, folder: Path, seed: int) -> Any:
-    """The network of a folder with weights drawn anew; the state of torch's generator is left as it was."""
+    """The network of a folder with weights drawn at random; the state of torch's generator is left as it was."""
     import torch
 
     devices: list[Any] = []

@@ -64,7 +64,7 @@ class Task:
 def tasks_of(model: Model, samples: Sequence[Sample], seed: int = 0) -> list[Task]:
     """Group samples into forward passes with their targets; masked models get their seeded masks here.
 
-    Raises an `InputError` for an encoder without an output head: it has no loss of its own.
+    Raises an `InputError` for an encoder without an output head: it has no loss.
     """
     _check_head(model)
     if model.images is not None and any(sample.label is None for sample in samples):

@@ -58,7 +58,7 @@ def list_models() -> list[ModelEntry]:
 
 
 def device_of(device: str) -> str:
-    """The device of that name, checked to be there; "auto" takes the best there is."""
+    """The device of that name, checked to exist; "auto" takes the best available."""
     import torch
 
     if device == "auto":
@@ -97,9 +97,9 @@ def load_model(
     device_map
         For a model larger than one device, through accelerate: "auto" fills the devices, then memory, then disk; "disk"
         leaves all layers on disk and reads each when its turn comes; or a device ("cpu", "cuda:0", "disk") by module
-        name. Capture, interventions, losses and roles work as ever; weights cannot be changed in place.
+        name. Capture, interventions, losses and roles work as usual; weights cannot be changed in place.
     random_init
-        A seed: keep the architecture, draw the weights anew. The control of most studies.
+        A seed: keep the architecture, draw new random weights. The control of most studies.
 
     Raises
     ------
@@ -122,7 +122,7 @@ def load_model(
     device_map = SPREAD.get(device, device_map)
     if device_map is not None and random_init is not None:
         raise InputError(
-            "random weights are drawn whole: load them without a device map; on the command line take another --device, or "
+            "random weights are drawn whole: load them without a device map; on the command line use another --device, or "
             "leave the control out (--no-control)"
         )
     place = Place("cpu" if device in SPREAD else device_of(device), dtype, device_map)
@@ -197,7 +197,7 @@ class Place:
 
 
 def _from_folder(folder: Path, source: str, place: Place, random_init: int | None) -> Model:
-    """The model of a folder; whatever goes wrong in reading a stranger's files is one line."""
+    """The model of a folder; whatever goes wrong in reading untrusted files becomes one line."""
     with reading(folder):
         return _read_folder(folder, source, place, random_init)
 
@@ -265,7 +265,7 @@ def _read_folder(folder: Path, source: str, place: Place, random_init: int | Non
 
 
 def verify_weights(model: Model) -> str:
-    """Read every byte of a model's weights, and raise if they are not what headscape believed; their SHA-256.
+    """Read every byte of a model's weights, and raise if their SHA-256, which is returned, is not the known one.
 
     Otherwise a file is read again only when its size or one of its times has changed, which a failing disk does not do.
     """
@@ -277,7 +277,7 @@ def verify_weights(model: Model) -> str:
         if believed != found:
             raise InputError(
                 f"{file} is not what it was, though its size and times are (SHA-256 {found[:12]}..., not "
-                f"{believed[:12]}...): a failing disk, or times set back; put the file back, and touch it"
+                f"{believed[:12]}...): a failing disk, or times set back; restore the file, and touch it"
             )
     return model.fingerprint
 

@@ -45,13 +45,13 @@ def device_map_of(given: DeviceMap, module: nn.Module) -> str | dict[str, str | 
 
 
 def on_disk(module: nn.Module) -> bool:
-    """Whether any of its weights are elsewhere and only read for a pass."""
+    """Whether any of its weights are elsewhere and only read during a pass."""
     return any(parameter.is_meta for parameter in module.parameters())
 
 
 @contextmanager
 def present(module: nn.Module) -> Iterator[None]:
-    """Have the weights of a module in memory for the time of a block, wherever they lie."""
+    """Keep the weights of a module in memory inside a with block, wherever they are stored."""
     if not on_disk(module):
         yield
         return

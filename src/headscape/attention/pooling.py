@@ -1,4 +1,4 @@
-"""Pooling: attention averaged onto a grid of token blocks while the rows of a map are computed; no map is ever held."""
+"""Pooling: attention averaged onto a grid of token blocks while the rows of a map are computed; no map is ever held whole."""
 
 from __future__ import annotations
 
@@ -109,11 +109,11 @@ def check_pool(pool: int | None, n_rows: int, lengths: Sequence[int]) -> None:
     if pool > shortest:
         raise InputError(f"pool {pool} is larger than the {shortest} tokens of a context; lower pool or raise tokens")
     if n_rows > shortest:
-        raise InputError(f"{n_rows} sampled rows asked of a context of {shortest} tokens; ask for {shortest} or fewer")
+        raise InputError(f"{n_rows} sampled rows from a context of {shortest} tokens; ask for {shortest} or fewer")
 
 
 def sampled_rows(n_query: int, n_rows: int, seed: int, batch: int) -> npt.NDArray[np.int64]:
     """Which rows of a batch are kept, rising; the same for all heads, another choice in every batch."""
     if n_rows > n_query:
-        raise InputError(f"{n_rows} sampled rows asked of a map with {n_query} queries; ask for {n_query} or fewer")
+        raise InputError(f"{n_rows} sampled rows from a map with {n_query} queries; ask for {n_query} or fewer")
     return np.sort(np.random.default_rng([seed, batch]).choice(n_query, n_rows, replace=False)).astype(np.int64)

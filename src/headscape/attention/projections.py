@@ -136,7 +136,7 @@ def output_projections(model: Model) -> dict[str, str]:
     if missing:
         raise InputError(
             f"{model.source}: the output projection of {missing[0]} is not a linear map of the heads side by side; "
-            "its heads cannot be removed from the weights, only for the time of a block: with hs.ablate(...)"
+            "its heads cannot be removed from the weights, only temporarily: with hs.ablate(...)"
         )
     return {site.name: names[id(tap.found[id(modules[site.name])])] for site in model.sites}
 

@@ -1,4 +1,4 @@
-"""Samples: inputs turned into the arguments of forward passes, one sample a batch of the paper."""
+"""Samples: inputs turned into the arguments of forward passes; one sample is what the paper calls a batch."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ __all__ = ["Sample", "check_ids", "grouped", "is_text", "replayed", "samples_of"
 class Sample:
     """One input ready to run.
 
-    `tokens` holds the display strings of queries and keys by block, `stored` the arrays worth keeping beside attention,
+    `tokens` holds the display strings of queries and keys by block, `stored` the arrays to keep along with attention,
     `origin` where it came from, `label` the class of an image.
     """
 
@@ -51,7 +51,7 @@ def samples_of(
     """Choose `batches` samples of the inputs (None: all), the beginning of a seeded shuffle; and the facts to record.
 
     Token ids and the inputs a processor made are taken as they are, in their order. `shown=False` leaves out the display
-    strings of a text's tokens, which take longer than all the rest.
+    strings of a text's tokens, which take longer than everything else.
     """
     for name, value in (("tokens", tokens), ("batches", batches)):
         if value is not None:
@@ -102,14 +102,14 @@ def _text_samples(
     facts: dict[str, Any] = {"kind": "text", "texts": len(texts)}
     if windows is None:
         if limit < tokens:
-            raise InputError(f"{tokens} tokens asked, {model.source} takes at most {model.max_tokens}")
+            raise InputError(f"{tokens} tokens requested, {model.source} takes at most {model.max_tokens}")
         windows = cut_windows(
             texts, model.tokenizer, tokens, batches, seed=seed, chat=chat, keep_short=keep_short, prefix=model.prefix
         )
     else:
         if batches is not None and len(windows.ids) > batches:
             raise InputError(
-                f"{len(windows.ids)} prompts given, {batches} batches were asked; raise batches to {len(windows.ids)}"
+                f"{len(windows.ids)} prompts given, {batches} batches were requested; raise batches to {len(windows.ids)}"
             )
         facts["lengths"] = [len(ids) for ids in windows.ids]
     samples: list[Sample] = []
@@ -125,7 +125,7 @@ def _text_samples(
 def _given_samples(
     model: Model, given: list[dict[str, Tensor]], batches: int | None
 ) -> tuple[list[Sample], dict[str, Any]]:
-    """Samples of arguments that are ready: token ids, or what a processor made of audio or images."""
+    """Samples of arguments that are ready: token ids, or what a processor returned for audio or images."""
     chosen = given[:batches]
     digest = hashlib.sha256()
     samples = []
@@ -148,7 +148,7 @@ def _given_samples(
 
 
 def check_ids(model: Model, ids: Tensor | None, what: str) -> None:
-    """Refuse token ids (1, n_token) that a model does not know or that are too many for it; `what` they are of."""
+    """Refuse token ids (1, n_token) that a model does not know or that are too many for it; `what` names the input."""
     if ids is None:
         return
     n_vocabulary = getattr(model.config, "vocab_size", None)
@@ -182,7 +182,7 @@ def _image_samples(model: Model, inputs: Any, batches: int | None, seed: int) ->
     images = read_images(inputs, model.images)
     n = len(images.pixels)
     if batches is not None and batches > n:
-        raise InputError(f"{n} images given, {batches} batches were asked; lower batches to {n} or give more images")
+        raise InputError(f"{n} images given for {batches} batches; lower batches to {n} or give more images")
     chosen = chosen_of(n, batches, seed)
     size = model.config.patch_size
     patch = size if isinstance(size, int) else size[0]
@@ -227,7 +227,7 @@ def replayed(model: Model, captured: Capture, block: str | None = None) -> list[
             if name in ("input_ids", "pixel_values") or name.startswith("argument/")
         }
         if not stored:
-            raise InputError("this capture has no inputs of its own to show to another model")
+            raise InputError("this capture holds no inputs that another model could read")
         arguments = {
             name.removeprefix("argument/"): torch.from_numpy(array) if "/" in name else torch.from_numpy(array)[None]
             for name, array in stored.items()

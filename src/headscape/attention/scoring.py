@@ -1,4 +1,4 @@
-"""What makes the scores of a head: the distance, the key, or the pair; and which features make the first key a sink."""
+"""What determines the scores of a head: distance, key, or pair; and which features make the first key a sink."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ PARTS = ("score_distance", "score_key", "score_pair")
 LARGEST = 5
 """Features of the first token that count as its largest."""
 LINEAR = 0.1
-"""A key that differs by more from the weights times their input was normalized on its way."""
+"""A key that differs by more than this from the weights times their input has been normalized."""
 
 
 def score_shares(probs: Tensor) -> Tensor:
-    """Of the variance of scores within rows, the shares that distance, key and pair make: (3, n_head), each adds to 1.
+    """Shares of the variance of scores within rows due to distance, key and pair: (3, n_head), adding to 1 for each head.
 
     probs are (n_head, n_query, n_key) after softmax; the logarithm of a row is its scores up to a constant, so masks,
     biases, rotations and norms are all in. First comes the mean at each distance of query and key, then the mean of
@@ -92,11 +92,11 @@ class _Queries(Tap):
 
 
 def sink_features(model: Model, samples: Sequence[Sample]) -> dict[HeadId, float]:
-    """Of the first key's mean score, the share that the five largest features of its token make, by head.
+    """The share of the first key's mean score that is due to the five largest features of its token, by head.
 
     The features are those of the layer's input, gains of the norm before it included. NaN where keys are not linear in
-    them (norms on keys) or the matrices cannot be read. Near 1: a few outlier features make the sink; LARGEST over
-    the width: they are like any other.
+    them (norms on keys) or the matrices cannot be read. Near 1: a few outlier features make the sink; near LARGEST
+    over the width: they are like any other.
     """
     keys = {(part.block, part.layer): part for part in parts_of(model)[0] if part.kind == "k"}
     modules: Mapping[str, Any] = dict(model.module.named_modules())
@@ -121,7 +121,7 @@ def sink_features(model: Model, samples: Sequence[Sample]) -> dict[HeadId, float
 
 
 def _watched(module: Any, seen: dict[tuple[str, int], Any], place: tuple[str, int]) -> Callable[[], None]:
-    """Keep the first token of what a module is given; returns what stops it."""
+    """Keep the first token of a module's input; returns a handle that stops it."""
 
     def keep(_: Any, given: tuple[Any, ...]) -> None:
         seen[place] = given[0].detach().reshape(-1, given[0].shape[-1])[0].double().cpu().numpy()

@@ -1,4 +1,4 @@
-"""A model for other processes: they load it themselves, by its name, and check that it is the same."""
+"""Models in other processes: they load a model themselves, by its name, and check that it is the same."""
 
 from __future__ import annotations
 

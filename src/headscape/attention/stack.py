@@ -37,7 +37,7 @@ class Stack:
 
     @contextmanager
     def recorded(self) -> Iterator[list[Any]]:
-        """Collect what each layer returns, for the time of a block."""
+        """Collect what each layer returns, inside a with block."""
         outputs: list[Any] = []
         with ExitStack() as hooks:
             for layer in self.layers.values():

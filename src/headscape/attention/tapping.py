@@ -31,7 +31,7 @@ _owner: dict[int, list[Tap]] = {}  # id of any of its submodules -> the same lis
 
 @contextmanager
 def tapped(network: nn.Module, tap: Tap, attention: Sequence[str] | None = None) -> Iterator[None]:
-    """Put a tap on a network for the time of the block; blocks nest, the inner tap sees what the outer one made.
+    """Put a tap on a network inside the with block; blocks nest, the inner tap sees what the outer one made.
 
     `attention` names the submodules that compute attention, for networks of no known kind; without it every submodule
     that calls softmax over a (batch, head, query, key) tensor counts.
@@ -64,7 +64,7 @@ def tapped(network: nn.Module, tap: Tap, attention: Sequence[str] | None = None)
 
 @contextmanager
 def untapped(network: nn.Module) -> Iterator[None]:
-    """Lift all taps off a network for the time of the block, so that it can be seen as it is."""
+    """Lift all taps off a network inside the with block, so that it can be seen as it is."""
     stack = _stacks.get(id(network), [])
     lifted = stack[:]
     stack.clear()

@@ -25,7 +25,7 @@ class AttentionCall:
 
 
 class Tap:
-    """Looks at attention, and changes what it returns differently. Override only what is needed.
+    """Looks at attention, and changes it where a method returns something else. Override only what is needed.
 
     Scores and probabilities are (batch, head, query, key), outputs (..., head, dim) before the output projection.
     """

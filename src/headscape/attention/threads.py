@@ -1,4 +1,4 @@
-"""How many threads torch may use, for the time of a block."""
+"""How many threads torch may use, inside a with block."""
 
 from __future__ import annotations
 

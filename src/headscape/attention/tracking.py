@@ -25,12 +25,12 @@ SHARDED = {"FullyShardedDataParallel", "DTensor"}
 
 
 class Tracker:
-    """Captures the attention of a model at regular steps of its training; `headscape series OUT` shows what became of it.
+    """Captures the attention of a model at regular steps of its training; `headscape series OUT` shows the result.
 
     Call ``tracker.step(model)`` once per training step, or give ``tracker.callback()`` to the Trainer of transformers.
     The model may be wrapped: by torch.compile, DataParallel, DistributedDataParallel, or accelerate.
     Each capture is a run directory OUT/step-00000100 on the same inputs. The model is put into evaluation for it and
-    then back as it was; random numbers are not drawn, so training goes on as if nobody had looked.
+    then back as it was; random numbers are not drawn, so training continues as if nothing had happened.
 
     Parameters
     ----------
@@ -82,9 +82,9 @@ class Tracker:
         self._captured = 0
 
     def step(self, model: torch.nn.Module | Model, step: int | None = None) -> bool:
-        """Say that a step of training is done; returns whether it was captured. `step` is counted from 1 without.
+        """Call this after every training step; returns whether it was captured. By default `step` is counted from 1.
 
-        Of several processes that train one network, the first captures.
+        If several processes train one network, the first captures.
         """
         self._begun = time.perf_counter() if self._begun is None else self._begun
         self.count = self.count + 1 if step is None else step
@@ -145,7 +145,7 @@ class Tracker:
 
 
 def _as_it_is(given: torch.nn.Module | Model) -> Model:
-    """The network in training as a model of its own: no longer that of the files it was loaded from."""
+    """The network in training as a separate model: no longer that of the files it was loaded from."""
     if not isinstance(given, Model):
         return wrap_module(given)
     inside = wrap_module(given.module, given.attention)
@@ -170,7 +170,7 @@ def _captures(given: Any) -> bool:
 
 @contextmanager
 def as_written(module: torch.nn.Module) -> Iterator[None]:
-    """Run a module that was compiled in place as it was written: what is compiled does not show its attention."""
+    """Run a module that was compiled in place as it was written: compiled code does not show its attention."""
     compiled = {part: part._compiled_call_impl for part in module.modules() if part._compiled_call_impl is not None}
     try:
         for part in compiled:
@@ -182,7 +182,7 @@ def as_written(module: torch.nn.Module) -> Iterator[None]:
 
 
 def repeated_tokens(model: Model, tokens: int, batches: int, seed: int = 0) -> list[dict[str, Any]]:
-    """Random token ids that come again after a while, another one in each batch: the inputs that show induction heads.
+    """Random token ids that repeat after a distance that differs between batches: the inputs that show induction heads.
 
     As the distance differs, a head that looks back by a fixed number of positions holds the role in one batch at most.
     """

@@ -358,7 +358,7 @@ class _Double(TorchFunctionMode):
 
 @contextmanager
 def in_double(model: Model) -> Iterator[None]:
-    """Let a model compute in float64 for the time of a block; its weights are exactly as before after it.
+    """Let a model compute in float64 inside a with block; its weights are exactly as before after it.
 
     On a device without float64 (mps) nothing changes; `precision` tells.
     """

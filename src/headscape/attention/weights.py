@@ -76,7 +76,7 @@ class Skipped(NamedTuple):
 
 
 def check_changeable(network: nn.Module, what: str) -> None:
-    """Raise an `InputError` for a network with layers on disk, whose weights nothing can be done to; `what` needs it whole."""
+    """Raise an `InputError` for a network with layers on disk, whose weights are not available; `what` needs it whole."""
     if on_disk(network):
         raise InputError(f"{what}, and some of its layers are on disk; load it whole (another --device)")
 
@@ -92,7 +92,7 @@ def check_weights(network: nn.Module) -> None:
                 # a sum is cheap, and is finite unless an entry is not (or it overflows)
                 if not torch.isfinite(parameter.sum()) and not torch.isfinite(parameter).all():
                     raise InputError(
-                        f"weight {name} holds NaN or infinite values; nothing computed from it would mean much"
+                        f"weight {name} holds NaN or infinite values; nothing computed from it would be meaningful"
                     )
 
 
@@ -162,7 +162,7 @@ def _inputs(site: Site, module: nn.Module, output: nn.Module | None) -> list[Par
 def _feed_forward(
     site: Site, modules: Mapping[str, nn.Module], sites: Mapping[str, Site], outputs: set[str], width: int
 ) -> tuple[list[Part], list[Skipped]]:
-    """The other linear maps of the layer's block, told apart by their shapes and names.
+    """The other linear maps of the layer's block, distinguished by their shapes and names.
 
     A block with self- and cross-attention gives them to the layer that comes first.
     """
@@ -243,7 +243,7 @@ def read_bias(model: Model, part: Part) -> npt.NDArray[np.float32] | None:
 
 @contextmanager
 def put(model: Model, matrices: Iterable[tuple[Part, Array, Array | None]]) -> Iterator[Model]:
-    """Put matrices, and biases where not None, in place of parts; the parameters that were there come back after.
+    """Put matrices, and biases where not None, in place of parts; the original parameters are restored afterwards.
 
     Raises an `InputError` when a shape does not fit, or weights are only read from disk for a pass.
     """

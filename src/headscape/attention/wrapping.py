@@ -1,4 +1,4 @@
-"""A network and what headscape needs to know of it; a module that is already in memory is wrapped."""
+"""A network and what headscape needs to know about it; a module that is already in memory is wrapped."""
 
 from __future__ import annotations
 
@@ -30,12 +30,12 @@ Task = Literal["causal-lm", "masked-lm", "seq2seq-lm", "image-classifier", "clas
 
 @dataclass(eq=False)
 class Model:
-    """A loaded network and what headscape needs to know of it.
+    """A loaded network and what headscape needs to know about it.
 
     `n_heads` counts query heads per layer, `n_kv_heads` the key/value heads they share. `max_tokens` is the longest
     context, None when there is no limit. `prefix` are ids the tokenizer should put before a text but does not.
     `location` is the absolute path of a model that is loaded by its path, None for one known by name. `quantized` says
-    in how few bits the weights were stored, "" where they were not, or were drawn anew.
+    in how few bits the weights were stored, "" where they were not, or were drawn at random.
 
     >>> model.task, model.n_layers, model.n_heads, model.n_parameters
     ('causal-lm', 2, 4, ...)
@@ -73,7 +73,7 @@ class Model:
 
     @property
     def reads_ids(self) -> bool:
-        """Whether it is a network of its own that takes token ids as its one argument, as a HookedTransformer does."""
+        """Whether it takes token ids as its only argument, as a HookedTransformer does."""
         return self.task == "module" and _is_hooked(self.module)
 
     @property
@@ -145,7 +145,7 @@ def _task(module: Any, config: Any) -> Task:
 
 
 def described(module: Any, tokenizer: Any, *, folder: Path | None, **known: Any) -> Model:
-    """The model of a transformers network: what its configuration says, and what is known besides."""
+    """The model of a transformers network: the facts of its configuration, and others that are known."""
     config = module.config.get_text_config()
     n_heads = int(_first(config, "num_attention_heads", "n_head", "n_heads", "num_heads", default=0))
     images = None
@@ -158,7 +158,7 @@ def described(module: Any, tokenizer: Any, *, folder: Path | None, **known: Any)
     if limit is not None and getattr(config, "model_type", "") in ("roberta", "mpnet", "xlm-roberta", "camembert"):
         limit -= 2  # their positions start behind the padding index
     if limit is not None and not limit >= 1:
-        raise InputError(f"{known['source']} takes {limit} tokens by its configuration; it cannot be shown anything")
+        raise InputError(f"{known['source']} takes {limit} tokens by its configuration, so no input fits")
     alibi = getattr(config, "alibi", False) or getattr(config, "model_type", "") == "bloom"
     return Model(
         module=module,
@@ -184,7 +184,7 @@ def wrap_module(
     """Make a `Model` of a module that is already in memory.
 
     A transformers model needs nothing more, also inside a wrapper of nnsight, torch.compile or parallel training; nor
-    does a HookedTransformer of TransformerLens. Of any other `torch.nn.Module`, its `MultiheadAttention` layers are
+    does a HookedTransformer of TransformerLens. In any other `torch.nn.Module` the `MultiheadAttention` layers are
     found; otherwise `attention` names the submodules that compute attention (their softmax must run over a tensor
     (batch, head, query, key)). Such a module is captured on a list of its own inputs: a tensor, or a tuple or dict of
     arguments for each batch; `example` is one of them, needed before anything was captured.
@@ -231,7 +231,7 @@ def wrap_module(
 
 @contextmanager
 def evaluating(model: Any) -> Iterator[None]:
-    """Switch dropout off inside the block; afterwards every part of the network is in the mode it was in."""
+    """Switch dropout off inside the block; afterwards every part of the network returns to its former mode."""
     inside = _underlying(model.module if isinstance(model, Model) else model, None, None)[0]
     modes = [(part, part.training) for part in inside.modules()]
     inside.eval()
@@ -256,7 +256,7 @@ def lender(model: Model) -> Callable[[], Model | None]:
             again = replace(facts, module=module)
             if _changes(again) == before:
                 return again
-        what = "is gone: nothing holds it any more" if module is None else "has other weights by now"
+        what = "is gone: nothing refers to it any more" if module is None else "has different weights by now"
         warnings.warn(f"the model of this capture ({facts.source}) {what}; what needs it is left out", stacklevel=4)
         return None
 
@@ -273,8 +273,8 @@ def _underlying(module: Any, tokenizer: Any, attention: Sequence[str] | None) ->
     """The network inside a wrapper, with the wrapper's tokenizer.
 
     torch.compile keeps it as `_orig_mod`, parallel training as `module`, nnsight as `_module` (formerly `_model`).
-    A HookedTransformer is a network of its own, whose attention is computed in blocks.N.attn. TransformerLens' bridge
-    puts parts of its own into the network, so that what is inside is no transformers model any more.
+    A HookedTransformer has its own kind of network, whose attention is computed in blocks.N.attn. TransformerLens' bridge
+    puts its own parts into the network, so that what is inside is no longer a transformers model.
     """
     import torch
     from torch.nn import Module

@@ -22,10 +22,10 @@ if TYPE_CHECKING:
 class Trained:
     """Which network of a training run."""
 
-    panel: ClassVar[str] = "Of a training run"
+    panel: ClassVar[str] = "Networks of a training run"
     arm: Annotated[str, typer.Option(help="For a training run: which arm (kind of attention).")] = "standard"
     step: Annotated[
-        int | None, typer.Option(help="For a training run: at which step; by default the weights that were judged.")
+        int | None, typer.Option(help="For a training run: at which step; by default the weights that were evaluated.")
     ] = None
 
 
@@ -35,7 +35,7 @@ class Table1:
 
     panel: ClassVar[str] = "Table 1"
     table1: Annotated[
-        bool, typer.Option("--table1", help="Instead, table 1 of the paper's supplement: networks of attention alone.")
+        bool, typer.Option("--table1", help="Instead of a model: table 1 of the supplement, attention-only networks.")
     ] = False
     seeds: Annotated[int, typer.Option(help="For table 1: how many networks.", min=1, max=1000)] = 10
     depth: Annotated[int, typer.Option(help="For table 1: layers.", min=1, max=1000)] = 12
@@ -43,7 +43,7 @@ class Table1:
 
 @dataclass(frozen=True)
 class Variants:
-    """Which variants of a model are run beside it."""
+    """Which variants of a model are run as well."""
 
     panel: ClassVar[str] = "Variants and controls"
     alpha: Annotated[
@@ -51,7 +51,7 @@ class Variants:
     ] = None
     alpha_hidden: Annotated[float, typer.Option(help="a' of the variants with a hidden state.")] = 0.5
     cells: Annotated[
-        bool, typer.Option("--cells/--no-cells", help="The four variants: skip or not, hidden state or not.")
+        bool, typer.Option("--cells/--no-cells", help="Run four variants: with or without skip, hidden state or none.")
     ] = True
     control: o.Control = True
     use_model: Annotated[
@@ -87,7 +87,7 @@ def collapse(
     table: Table1 = Table1(),
     asked: Loading = Loading(),
 ) -> None:
-    """Measure whether tokens become alike along depth, beside random weights, shuffled inputs and four variants."""
+    """Measure whether tokens become alike along depth, compared with random weights, shuffled inputs and four variants."""
     if table.table1 == (source is not None):
         raise InputError("name a run or a model, or ask for --table1")
     if source is None:

@@ -1,4 +1,4 @@
-"""The command that holds networks against each other: compare."""
+"""The command that compares networks."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from headscape.cli.shared import finish, open_page
 def compare(
     runs: Annotated[
         list[Path],
-        typer.Argument(help="Two or more organized runs; see --coarsen for other lengths.", metavar="RUN_A RUN_B ..."),
+        typer.Argument(help="Organized runs of equal length; for others see --coarsen.", metavar="RUN_A RUN_B ..."),
     ],
     to: Annotated[Path, typer.Option("--out", help="Folder for the result and its page; resumed when it exists.")] = (
         Path("runs/compare")
@@ -25,8 +25,8 @@ def compare(
     coarsen: Annotated[
         int | None,
         typer.Option(
-            help="For runs of different length: compare maps over this many clusters, a level of the trees of all. 16 fits "
-            "from about 40 tokens on.",
+            help="For runs of different lengths: compare maps averaged over this many clusters of tokens, a level of each "
+            "run's trees. 16 works from about 40 tokens on.",
             min=4,
             max=o.MANY,
         ),

@@ -23,7 +23,7 @@ def compress(
     ] = True,
     asked: Loading = Loading(),
 ) -> None:
-    """How few coefficients hold a network's maps? Organized beside natural and permuted order and singular values."""
+    """How few coefficients hold a network's maps? Organized order against natural and permuted order and singular values."""
     from headscape.studies.compress import compress as run_compress
 
     kept = [share(part) for part in shares.split(",")]

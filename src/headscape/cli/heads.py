@@ -23,7 +23,7 @@ def heads(
     block: o.Block = None,
     as_json: o.Json = False,
 ) -> None:
-    """Name the heads of a run by role: induction, previous token, attention sink and others, beside chance."""
+    """Name the heads of a run by role: induction, previous token, attention sink and others, with the score expected by chance."""
     from headscape.errors import InputError
     from headscape.records import as_records
     from headscape.roles import BLOCK_ROLES, ROLES, find_role, role_name

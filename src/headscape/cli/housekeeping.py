@@ -100,7 +100,7 @@ def delete_run(
 
     found = Run.open(run)
     if run.is_symlink():
-        raise InputError(f"{run} is a link; delete what it leads to, {run.resolve()}, by its own name")
+        raise InputError(f"{run} is a link; name the folder it points to: {run.resolve()}")
     doomed = found if study is None else _one_study(found, study)
     others = _not_ours(found) if study is None else []
     if others and yes:
@@ -113,7 +113,7 @@ def delete_run(
 
 
 def _not_ours(run: Run) -> list[str]:
-    """What lies in a run directory that no command has put there."""
+    """What is in a run directory that no command wrote."""
     from headscape.storage import LOCK, PARTIAL
     from headscape.studies import STUDIES
 
@@ -123,7 +123,7 @@ def _not_ours(run: Run) -> list[str]:
 
 
 def _one_study(run: Run, asked: str) -> Kept:
-    """The study called by its kind or by kind/key, of which the first letters will do."""
+    """The study named by its kind or by kind/key; the first letters of the key are enough."""
     name, _, key = asked.partition("/")
     every = _kept(run)
     found = [kept for kept in every if kept.study == name and kept.path.name.startswith(key)]

@@ -17,7 +17,7 @@ from headscape.errors import InputError
 def laws(
     to: Annotated[Path, typer.Option("--out", help="The run directory; resumed when it exists.")] = Path("runs/laws"),
     dim: Annotated[int, typer.Option(help="Dimension of the vectors.", min=8, max=4096)] = 100,
-    radii: Annotated[str, typer.Option(help="Lengths of the vectors, comma-separated.")] = "1,10",
+    radii: Annotated[str, typer.Option(help="Lengths (norms) of the vectors, comma-separated.")] = "1,10",
     draws: Annotated[int, typer.Option(help="How many pairs and matrices are drawn.", min=20, max=o.MANY)] = 400,
     asked: Working = Working(),
 ) -> None:

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 MANY = 1_000_000
-"""No count that a command takes is larger: what is asked for by mistake is refused before anything is loaded."""
+"""The largest count a command accepts, so that a typing error is refused before anything is loaded."""
 
 Model = Annotated[str, typer.Argument(help="Bundled name, folder, .gguf file or hub id.", metavar="MODEL")]
 Run = Annotated[Path, typer.Argument(help="A run directory.", metavar="RUN")]
@@ -21,7 +21,9 @@ Prompts = Annotated[
     list[str] | None,
     typer.Option("--prompt", help="A prompt, kept whole at its own length; repeat the option for several."),
 ]
-Keep = Annotated[str, typer.Option(help="Comma-separated: probs, scores, queries, keys, values, hidden, head_outputs.")]
+Keep = Annotated[
+    str, typer.Option(help="What to keep, comma-separated: probs, scores, queries, keys, values, hidden, head_outputs.")
+]
 Images = Annotated[Path | None, typer.Option(help="An image, a folder of images, or an .npz with 'images'.")]
 Out = Annotated[Path | None, typer.Option("--out", help="The run directory; resumed when it exists.")]
 Tokens = Annotated[int, typer.Option(help="Tokens per context.", min=1, max=MANY)]
@@ -45,7 +47,9 @@ Drawn = Annotated[
     str | None, typer.Option("--heads", help="Heads to draw before and after organizing: decoder.3.7,decoder.4.0.")
 ]
 Paper = Annotated[bool, typer.Option("--paper", help="The paper's settings instead of the default.")]
-Iterations = Annotated[int | None, typer.Option(help="Iterations of the questionnaire.", min=1, max=1000)]
+Iterations = Annotated[
+    int | None, typer.Option(help="Iterations of the organizing algorithm, the questionnaire.", min=1, max=1000)
+]
 
 Jobs = Annotated[int, typer.Option(help="How many units of work to run in parallel.", min=1, max=1024)]
 Threads = Annotated[
@@ -64,7 +68,7 @@ Scheduler = Annotated[
     str | None,
     typer.Option(
         "--scheduler",
-        help="tcp://HOST:PORT of a Dask scheduler; without, a local cluster of --jobs.",
+        help="tcp://HOST:PORT of a Dask scheduler; by default a local cluster of --jobs workers.",
     ),
 ]
 Resume = Annotated[

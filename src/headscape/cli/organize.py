@@ -44,7 +44,7 @@ class Limits:
         ),
     ] = None
     scratch: Annotated[
-        Path | None, typer.Option(help="Folder for out-of-core files; the temporary folder without.")
+        Path | None, typer.Option(help="Folder for out-of-core files; by default the system's temporary folder.")
     ] = None
 
     @property
@@ -106,7 +106,7 @@ def organize(
 def report(
     run: o.Run,
     figures: Annotated[Path | None, typer.Option(help="Also write every figure as a file into this folder.")] = None,
-    form: Annotated[str, typer.Option("--format", help="Of the figure files: png, svg or pdf.")] = "png",
+    form: Annotated[str, typer.Option("--format", help="Format of the figure files: png, svg or pdf.")] = "png",
     show: o.Open = False,
     quiet: o.Quiet = False,
 ) -> None:
@@ -189,7 +189,7 @@ def analyze(
 
 
 def _check_parts(loaded: Model, block: str | None, heads: Sequence[str]) -> None:
-    """Refuse a block or heads that the network does not have before it is run for nothing."""
+    """Refuse a block or heads that the network does not have, before the network is run."""
     from headscape.attention.sites import select_heads
 
     blocks = list(dict.fromkeys(site.block for site in loaded.sites))

@@ -38,7 +38,7 @@ def prompt(
     ] = None,
     asked: Choosing = Choosing(),
 ) -> None:
-    """Ask for a crossword clue by example, and show attention between words, beside random and scaled weights.
+    """Ask for a crossword clue by example, and show attention between words, compared with random and scaled weights.
 
     These are the experiments of Wertich's thesis (2024), chapter 8.
     """
@@ -60,7 +60,7 @@ def prompt(
 
 
 def _numbers(text: str, kind: Callable[[str], Number], example: str) -> list[Number]:
-    """A list of numbers as it was typed."""
+    """A list of numbers as typed on the command line."""
     try:
         return [kind(part) for part in listed(text) or [] if part]
     except ValueError:

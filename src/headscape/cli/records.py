@@ -58,9 +58,9 @@ class Working(Ending):
 
     @contextmanager
     def working(self, what: str) -> Iterator[How]:
-        """How the study is to work, from these options; its bars are shown for the time of the block.
+        """How to run the study, from these options; progress bars are shown inside the block.
 
-        What the result lacks is said also of a quiet command, at its end: an error stays one line.
+        What the result lacks is printed at the end, even by a quiet command; an error stays one line.
         """
         from headscape.studies.work.engines import make_engine
 
@@ -115,7 +115,7 @@ class Choosing(Loading):
 
 @dataclass(frozen=True)
 class Organizing:
-    """Settings of the questionnaire, which organizes."""
+    """Settings of the questionnaire, the algorithm that organizes."""
 
     panel: ClassVar[str] = "How to organize"
 
@@ -133,9 +133,9 @@ class Organizing:
 
 
 def command(**about: Any) -> Callable[[Callable[..., None]], Callable[..., None]]:
-    """Register a command; parameters whose type is a record stand for the options that are its fields.
+    """Register a command; the fields of a parameter that is a record become options.
 
-    The function itself is returned as it was, so that other commands can call it.
+    The function itself is returned unchanged, so that other commands can call it.
     """
 
     def register(function: Callable[..., None]) -> Callable[..., None]:

@@ -64,7 +64,7 @@ def capture(
 
 
 def kept_of(text: str) -> tuple[str, ...]:
-    """What is to be kept, refused before a model is loaded if there is no such thing."""
+    """What to keep; anything else is refused before a model is loaded."""
     from headscape.captures import KEEP
 
     kept = tuple(listed(text) or ())
@@ -74,7 +74,7 @@ def kept_of(text: str) -> tuple[str, ...]:
 
 
 def heads_of(text: str | None) -> list[str] | None:
-    """The heads of a list like decoder.3.7,decoder.4.0, refused before a model is loaded if they are none."""
+    """The heads of a list like decoder.3.7,decoder.4.0; anything else is refused before a model is loaded."""
     named = listed(text)
     for head in named or ():
         HeadId.parse(head)
@@ -90,19 +90,19 @@ def check_reads(loaded: Model, text: Any, images: Any) -> None:
 
 
 def check_blocks(pool: int | None, rows: int | None) -> None:
-    """Refuse rows without blocks before a model is loaded for nothing."""
+    """Refuse --rows without --pool before a model is loaded."""
     if rows is not None and pool is None:
         raise InputError("--rows keeps rows beside a pooled capture; give --pool too")
 
 
 def default_run(model: str, source: Source) -> Path:
-    """Where a run goes by default; prompts have a place by their content."""
+    """The default run directory; for prompts it is named by their content."""
     name = "sample" if source is None else source.stem if isinstance(source, Path) else f"prompt-{digest(source)[:6]}"
     return Path("runs") / f"{Path(model).name}-{name}"
 
 
 def source_of(text: Path | None, images: Path | None, prompts: list[str] | None = None) -> Source:
-    """The one input named, which must exist and not be empty; None for the sample."""
+    """The one input that was given, which must exist and not be empty; None for the sample."""
     from headscape.attention.inputs import Prompts, read_texts
 
     given = [name for name, value in (("--text", text), ("--images", images), ("--prompt", prompts)) if value]

@@ -30,7 +30,7 @@ def series(
     tokenizer: Annotated[
         str | None,
         typer.Option(
-            help="Of checkpoints without one: a model folder or bundled name; else another checkpoint's or the folder's."
+            help="For checkpoints saved without one: a model folder or bundled name; by default another checkpoint's or the folder's."
         ),
     ] = None,
     block: o.Block = None,

@@ -36,13 +36,13 @@ app = typer.Typer(
 
 
 class Plain(Console):
-    """Text as it is: names come from strangers, and are shown, never obeyed, by rich or by the terminal."""
+    """Plain text: names come from other people's files, so neither rich nor the terminal may interpret them."""
 
     def __init__(self, stderr: bool = False) -> None:
         super().__init__(stderr=stderr, markup=False, emoji=False, highlight=False)
 
     def print(self, *objects: Any, **how: Any) -> None:
-        """Print, with a blank for every sign that a terminal would take as a command."""
+        """Print, with a blank for every character that a terminal would take as a command."""
         super().print(*(_shown(one) if isinstance(one, str) else one for one in objects), **how)
 
 
@@ -54,12 +54,12 @@ out, err = Plain(), Plain(stderr=True)
 
 
 def sayer(quiet: bool) -> Callable[[str], None]:
-    """What prints lines worth reading, or nothing."""
+    """A function that prints lines, or one that prints nothing."""
     return (lambda _: None) if quiet else (lambda line: err.print(line, soft_wrap=True))
 
 
 class Bars:
-    """One bar per stage, with count, rate and time left; a study calls it with what is done and what there is to do."""
+    """One bar per stage, with count, rate and time left; a study calls it with the units done and their number."""
 
     def __init__(self, what: str, quiet: bool) -> None:
         columns = [
@@ -94,7 +94,7 @@ class Bars:
 
 @contextmanager
 def progress_bar(what: str, quiet: bool) -> Iterator[Bars]:
-    """Bars for the time of a block."""
+    """Bars inside a with block."""
     bars = Bars(what, quiet)
     try:
         yield bars
@@ -133,11 +133,11 @@ NEXT = {  # what a reader may want after a study
     "spectra": "how far do Gaussians predict its scores? headscape gaussian {run}",
     "gaussian": "do tokens become alike along depth? headscape collapse {run}",
     "claims": "the figures behind them: headscape report {run} --open",
-    "compare": "who is who in each of them? headscape heads RUN",
+    "compare": "which heads have which role in each of them? headscape heads RUN",
     "series": "the heads of one checkpoint by role: headscape heads RUN",
     "train": "do its tokens become alike along depth? headscape collapse {run}",
-    "laws": "the same of a trained network: headscape gaussian RUN",
-    "table1": "the same of a trained network: headscape collapse MODEL",
+    "laws": "the same for a trained network: headscape gaussian RUN",
+    "table1": "the same for a trained network: headscape collapse MODEL",
 }
 
 
@@ -151,11 +151,11 @@ def finish(
     then: str | None = None,
     **more: Any,
 ) -> None:
-    """The end of a command: its short tables and findings, or all of it as JSON with `more` facts beside it.
+    """The end of a command: its short tables and findings, or all of it as JSON together with `more` facts.
 
-    Of several results (the blocks of an encoder-decoder) each has its heading, or its place in the JSON, by its block.
-    Three lines close it: what was found, where to look (the page, or how to make that of the run `at`), what to do next;
-    `brief` has nothing else. `beside` are lines of the command's own above them, `then` what to do next in its stead.
+    Several results (the blocks of an encoder-decoder) get a heading each, or a place in the JSON, by their block. Three
+    lines close it: what was found, where to look (the page, or how to make that of the run `at`), what to do next;
+    `brief` prints only these. `beside` are the command's own lines above them, `then` replaces what to do next.
     """
     results = found if isinstance(found, Sequence) else [found]
     if as_json:
@@ -189,7 +189,7 @@ def close(found: str, look: Path | str, then: str) -> None:
 
 
 def _next(results: Sequence[Result], run: Path | str) -> str:
-    """What to do after a study; after organizing, what there are heads for."""
+    """What to do after a study; after organizing, that depends on the roles that were found."""
     found = [roles for result in results if isinstance(roles := getattr(result, "by_role", None), dict)]
     if not found:
         return NEXT.get(results[0].study, "headscape heads {run}").format(run=run)
@@ -243,13 +243,13 @@ def loader(device: str, online: bool, quiet: bool, weights: str | None = None) -
 
 
 def _check_place(device: str, weights: str | None) -> None:
-    """Refuse words that no model can be loaded with, also where a study could do without its model."""
+    """Refuse settings that no model can be loaded with, even if the study could do without its model."""
     one_of("device", device.partition(":")[0], ("auto", "cpu", "cuda", "mps", "split", "disk"))
     one_of("weights", weights, ("float32", "bfloat16", "float16", "auto"))
 
 
 def open_page(page: Path, show: bool, say: bool = True) -> None:
-    """Say where a page is, and open it in the browser if asked to."""
+    """Print where a page is, and open it in the browser if requested."""
     if say:
         out.print(f"{page.resolve()}", soft_wrap=True)
     if show:

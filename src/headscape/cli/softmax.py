@@ -21,7 +21,7 @@ def softmax(
     batches: Annotated[
         int,
         typer.Option(
-            help="How many of the captured contexts to use; fewer than 8 decide only when asked for.", min=1, max=o.MANY
+            help="How many captured contexts to use; fewer than 8 give a verdict only if set here.", min=1, max=o.MANY
         ),
     ] = 8,
     block: o.Block = None,

@@ -31,7 +31,7 @@ def spectra(
 
     is_run = (Path(source) / "run.json").is_file()
     if is_run and to is not None:
-        raise InputError(f"{source} is a run and keeps its own results; leave --out away")
+        raise InputError(f"{source} is a run and keeps its own results; leave out --out")
     path = to or Path("runs") / f"{Path(source).name}-weights"
     with asked.working("layers") as how:
         if is_run:

@@ -16,7 +16,7 @@ from headscape.errors import InputError
 
 @dataclass(frozen=True)
 class Sizes:
-    """Instead of the network's own sizes."""
+    """Sizes that replace the network's own."""
 
     panel: ClassVar[str] = "Sizes of the network"
 
@@ -32,7 +32,7 @@ class Sizes:
 
     @property
     def given(self) -> dict[str, int]:
-        """Those that were given."""
+        """The sizes that were given."""
         return {name: size for name, size in asdict(self).items() if size is not None}
 
 
@@ -66,7 +66,7 @@ class Search:
 
     panel: ClassVar[str] = "Seeds and learning rates"
 
-    seeds: Annotated[int, typer.Option(help="Runs per arm, at its learning rate.", min=1, max=1000)] = 3
+    seeds: Annotated[int, typer.Option(help="Runs per kind of attention (arm).", min=1, max=1000)] = 3
     rates: Annotated[str | None, typer.Option(help="Learning rates to try: 1e-3,3e-3.")] = None
     finalists: Annotated[
         int,
@@ -130,7 +130,7 @@ def train(
     listing: Annotated[bool, typer.Option("--list", help="List the networks and stop.")] = False,
     asked: Working = Working(threads=1),
 ) -> None:
-    """Train a network with several kinds of attention and compare them on held-out data, beside baselines and controls."""
+    """Train a network with several kinds of attention and compare them on held-out data, with baselines and controls."""
     if listing:
         _list(asked.as_json)
         return

@@ -25,7 +25,7 @@ FloatArray = npt.NDArray[np.float64]
 _DENSE_UP_TO = 2000
 """Rows up to which all eigenpairs are computed; Lanczos finds the leading ones above."""
 _ALL_UP_TO = 64
-"""The same where a single one is asked for: at 256 rows Lanczos takes a tenth of the time."""
+"""The same if only one is needed: at 256 rows Lanczos takes a tenth of the time."""
 _ZERO = 1e-10
 """Eigenvalues below this are rounding."""
 

@@ -233,7 +233,7 @@ def distance_tiles(
 ) -> Iterator[tuple[int, int, FloatArray]]:
     """The distances in blocks of `height` x `height` pairs, never all of them: i <= j and D[i : i + .., j : j + ..].
 
-    `height` is a multiple of `ROWS`. Folder means are computed anew for every block, which costs little beside
+    `height` is a multiple of `ROWS`. Folder means are computed again for every block, which costs little beside
     comparing several hundred slices with one another.
     """
     n = slices.shape[0]

@@ -1,4 +1,4 @@
-"""What organizing an array will take: memory, disk, and time from rates measured on this machine."""
+"""The cost of organizing an array: memory, disk, and time from rates measured on this machine."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class Operations:
 
 
 class Rates(Operations):
-    """The same, per second on this machine, with the threads asked for."""
+    """The same, per second on this machine, with the given threads."""
 
     def seconds(self, operations: Operations) -> float:
         """Time of these operations, one kind after another."""

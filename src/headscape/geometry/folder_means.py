@@ -89,7 +89,7 @@ def chunks_of(
 ) -> list[Chunk]:
     """All tuples of folders in chunks of about `CHUNK` bytes, at least one folder of the first axis each.
 
-    Where they are cut does not depend on the memory available: float32 sums start anew with each chunk, so the last
+    Where they are cut does not depend on the memory available: float32 sums start again with each chunk, so the last
     bits of the result would depend on it too.
 
     Parameters
@@ -161,7 +161,7 @@ def _slice_means(one: Floats, chosen: list[Choice], means: Floats) -> None:
 def _sum_first(rows: Floats, choice: Choice, out: Floats) -> None:
     """out[k, slot[f]] = weight[f] * sum over the leaves of f of rows[leaf, k].
 
-    Children stand behind their parent, so going backwards their sums are ready; those not chosen are summed anew.
+    Children stand behind their parent, so going backwards their sums are ready; those not chosen are summed again.
     """
     folders, slot, leaf, order, start, stop, first, count, weight = choice
     width = rows.shape[1]

@@ -1,6 +1,6 @@
 """Distances between metric spaces: Gromov-Wasserstein from several starts, its lower bound, and a map of many spaces.
 
-A space is a distance matrix (n, n) whose points all have weight 1 / n. Optimal transport is POT's throughout; own are the
+A space is a distance matrix (n, n) whose points all have weight 1 / n. Optimal transport is POT's throughout; our own are the
 lower bound, the choice of starts, and the rounding of a rough coupling onto its marginals, which POT lacks.
 """
 

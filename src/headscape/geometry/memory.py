@@ -39,7 +39,7 @@ class Plan(NamedTuple):
 
 
 def keeps_layouts(shape: tuple[int, ...], max_memory: float) -> bool:
-    """Whether there is room for a copy of the array with each axis first; else they are copied anew each time."""
+    """Whether there is room for a copy of the array with each axis first; else they are copied again each time."""
     return len(shape) * 4 * math.prod(shape) <= max_memory / 4
 
 

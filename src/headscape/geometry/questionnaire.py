@@ -59,7 +59,7 @@ class Questionnaire(BaseEstimator):  # type: ignore[misc]  # scikit-learn is unt
     """Organize an array: a tree, a distance and an affinity for each of its axes, each seen through the others.
 
     Trees of all axes but the head's start from cosines. Each iteration then compares the slices of the head axis
-    through the trees of the others (`tree_distance`), builds its tree from that, and goes on with axis 0, 1, ...
+    through the trees of the others (`tree_distance`), builds its tree from that, and continues with axis 0, 1, ...
     (Algorithm 1). From order 3 on the last axis plays the head's part; a matrix has no head axis.
 
     Parameters

@@ -56,7 +56,7 @@ class Scale(NamedTuple):
 
 
 class ArraySlices(AbstractContextManager["ArraySlices"]):
-    """The array in memory, with a copy per axis where there is room (`keep`), else copied anew each time."""
+    """The array in memory, with a copy per axis where there is room (`keep`), else copied again each time."""
 
     def __init__(
         self, values: npt.NDArray[Any], names: tuple[str, ...], tiles: float, keep: bool, threads: int

@@ -25,7 +25,7 @@ from headscape.hopfield.state import SCALED_ONLY, HiddenState, Init, Scheme, Ski
 __all__ = ["RECORD", "restored", "to_hopfield"]
 
 RECORD = "headscape_hopfield"
-"""Of a converted model's config: what it was converted with. `hs.load_model` converts it again."""
+"""Entry of a converted model's config: what it was converted with. `hs.load_model` converts it again."""
 
 _IN_PLACE = (torch.Tensor.add_, torch.Tensor.__iadd__)
 _SUMS = (torch.add, torch.Tensor.add, torch.Tensor.__add__, torch.Tensor.__radd__, *_IN_PLACE)
@@ -76,7 +76,7 @@ def to_hopfield(
     ------
     InputError
         Alphas out of range, NaN or infinite weights, layers with different numbers of heads, a cache that has dropped
-        keys of some layers, gradient checkpointing with a scaled skip or by the reentrant way, attention and MLP that
+        keys of some layers, gradient checkpointing that is reentrant or with a scaled skip, attention and MLP that
         share one skip (GPT-J) when it is to be scaled.
 
     >>> usual = hs.loss(model, ["the cat sat"]).mean
@@ -155,7 +155,7 @@ def _by_layer(alpha_hidden: Share) -> By:
 
 
 class _HiddenStates(Tap):
-    """Carries H from layer to layer of each block; layer 0 starts it anew, the last layer drops it."""
+    """Carries H from layer to layer of each block; layer 0 starts it again, the last layer drops it."""
 
     blockwise = False
 
@@ -202,7 +202,7 @@ def _check_checkpointing(network: nn.Module, skip: Skip) -> None:
     ways = [getattr(m, "_gradient_checkpointing_func", None) for m in network.modules()]
     if any(getattr(way, "keywords", {}).get("use_reentrant") for way in ways):
         raise InputError(
-            "a hidden state needs gradient_checkpointing_enable({'use_reentrant': False}); the reentrant way cuts its "
+            "a hidden state needs gradient_checkpointing_enable({'use_reentrant': False}); reentrant checkpointing cuts its "
             "gradients off"
         )
     if skip == "scaled":
@@ -234,7 +234,7 @@ def _whole_cache(module: nn.Module, args: Any, kwargs: dict[str, Any]) -> tuple[
 
 
 def restored(model: Model, record: Mapping[str, Any]) -> None:
-    """Convert a model that was saved converted, for as long as it lives."""
+    """Convert a model again that was saved after a conversion, for as long as it lives."""
     if record.get("alpha_hidden") is None:
         raise InputError(
             f"{model.source} was saved while alpha_hidden was a function of the layer, which no file holds: save it "

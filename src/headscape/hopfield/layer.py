@@ -31,7 +31,7 @@ class KeyValues:
         return 0 if self.key is None else self.key.shape[2]
 
     def added(self, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:
-        """Take those of the new tokens; all there are."""
+        """Append those of the new tokens and return all."""
         if self.key is not None and self.value is not None:
             key, value = torch.cat([self.key, key], dim=2), torch.cat([self.value, value], dim=2)
         self.key, self.value = key, value
@@ -71,7 +71,7 @@ class HopfieldAttention(nn.Module):
         a' of each head is a weight of the layer (its sigmoid), and starts at alpha_hidden; with a scaled skip a of each
         head too: mean_h(a_h) x + sum_h (1 - a_h) P_h V_h W_h.
     dropout
-        Of the probabilities, in training.
+        Share of the probabilities dropped in training.
 
     >>> import torch
     >>> layer = hs.HopfieldAttention(8, 2)
@@ -168,7 +168,7 @@ class HopfieldAttention(nn.Module):
         if x.dim() != 3 or x.shape[-1] != self.q_proj.in_features:
             raise InputError(f"tokens must be (batch, token, {self.q_proj.in_features}), not {tuple(x.shape)}")
         if cache is not None and (memory is not None or self.scheme.startswith("backward")):
-            raise InputError("a cache goes neither with a memory nor with an implicit scheme")
+            raise InputError("a cache works neither with a memory nor with an implicit scheme")
         read = norm or (lambda tokens: tokens)
         query, key, value = self._projected(read(x), memory, rotate, cache)
         scores = None if self._plain else self.scores(query, key)

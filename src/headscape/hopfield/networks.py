@@ -117,7 +117,7 @@ class NetworkConfig:
     """Sizes of a network.
 
     `outputs` are the classes of a ViT, the vocabulary of the others. `tokens` is the context of a language model,
-    `memory` how many earlier tokens a Transformer-XL attends to beyond it. Of kind "model" is a trained model, `source`.
+    `memory` how many earlier tokens a Transformer-XL attends to beyond it. Kind "model" is a trained model, `source`.
     """
 
     kind: Kind

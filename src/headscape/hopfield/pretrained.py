@@ -46,12 +46,12 @@ def config_of(source: str, tokens: int) -> NetworkConfig:
     """The sizes of a causal language model, by its bundled name or folder."""
     model = load_model(source, device="cpu")
     if model.task != "causal-lm":
-        raise InputError(f"{source} is no causal language model; only such can be trained further here")
+        raise InputError(f"{source} is not a causal language model; only these can be trained further here")
     text = model.config.get_text_config()
     width, vocabulary = int(text.hidden_size), int(text.vocab_size)
     return NetworkConfig("model", model.n_layers, model.n_heads, width, vocabulary, tokens, source=source)
 
 
 def network_of(config: NetworkConfig, attention: Attention) -> Transformer | Pretrained:
-    """The network of a configuration: drawn anew, or a trained model."""
+    """The network of a configuration: drawn at random, or a trained model."""
     return Pretrained(config, attention) if config.kind == "model" else Transformer(config, attention)

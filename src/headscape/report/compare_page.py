@@ -17,7 +17,7 @@ __all__ = ["write_compare_page"]
 
 
 def write_compare_page(result: CompareResult, runs: Sequence[str | Path], out: Path) -> Path:
-    """Write a comparison of these runs as a page of its own and return where it is; it appears whole or not at all."""
+    """Write a comparison of these runs as a page, whole or not at all, and return where it is."""
     table, groups = result.runs, result.settings["groups"]
     facts = [
         ("Networks", ", ".join(result.networks)),

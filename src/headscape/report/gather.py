@@ -29,7 +29,7 @@ Missing = tuple[str, "Exception | str"]
 
 @dataclass(frozen=True)
 class Column:
-    """One score or role of every head: numbers with NaN, or strings with None, where a study says nothing."""
+    """One score or role of every head: numbers with NaN, or strings with None, where a study has no value."""
 
     name: str
     study: str

@@ -36,7 +36,7 @@ _PAIRS_SIZE, _NUMBER_SIZE = 250, 16 / 3  # characters per head for its strongest
 
 @dataclass
 class HeadMaps:
-    """What the page needs: `facts` for its data, `images` by the id of their script, notes and problems to tell."""
+    """What the page needs: `facts` for its data, `images` by the id of their script, notes and problems to report."""
 
     facts: dict[str, Any] = field(default_factory=dict)
     images: dict[str, dict[str, Any]] = field(default_factory=dict)
@@ -200,7 +200,7 @@ class _Drawer:
 def _strongest(values: npt.NDArray[np.float32], present: npt.NDArray[np.bool_]) -> list[list[list[float]]]:
     """The strongest (query, key, value) of each head; one per key, so that a popular key leaves room for others.
 
-    A query with a single key to attend to says nothing by doing so, and is left out.
+    A query with a single key to attend to tells nothing and is left out.
     """
     choosing = present & (present.sum(axis=1) > 1)[:, None]
     if not choosing.any():

@@ -1,4 +1,4 @@
-"""What the page and the figure files read alike from a figure's data: groups, error bars, colour limits, ticks."""
+"""What both the page and the figure files read from a figure's data: groups, error bars, colour limits, ticks."""
 
 from __future__ import annotations
 

@@ -18,7 +18,7 @@ KEYS = ("query_orders", "key_orders", "query_trees", "key_trees")
 
 @dataclass(frozen=True)
 class Orders:
-    """What figures say of tokens: by block, leaf orders and labels of trees by batch."""
+    """What figures contain about tokens: by block, leaf orders and labels of trees by batch."""
 
     data: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
 

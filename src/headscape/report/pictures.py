@@ -48,7 +48,7 @@ def picture(spec: FigureSpec, section: Section) -> dict[str, Any]:
 
     "linked" figures carry their data and, under "rows", the head of each row; "maps" carry 8-bit pictures; all others
     are "plot" with traces and layout. A table is HTML and not drawn here. Data whose shape does not fit their kind
-    raise an `InputError`. "note" says what was coarsened to keep the page small.
+    raise an `InputError`. "note" tells what was coarsened to keep the page small.
     """
     if spec.kind in LINKED:
         data = _linked(spec, section)
@@ -66,14 +66,14 @@ def picture(spec: FigureSpec, section: Section) -> dict[str, Any]:
 
 
 def _coarsened(shape: tuple[int, ...], shown: tuple[int, ...], how: str) -> str:
-    """What the page says of a matrix that it does not show entry by entry."""
+    """The page's note about a matrix that it does not show entry by entry."""
     size, cells = (" x ".join(f"{n:,}" for n in sides) for sides in (shape, shown))
     return f"To keep the page small, the {size} matrix is shown as {cells} {how}."
 
 
 def _linked(spec: FigureSpec, section: Section) -> dict[str, Any]:
     if section.rows is None:
-        raise InputError(f"figure {spec.id!r} draws heads, but the table of its study has not one row per head")
+        raise InputError(f"figure {spec.id!r} draws heads, but the table of its study does not have one row per head")
     n = len(section.rows)
     data = {key: value for key, value in spec.data.items() if key not in KEYS}  # orders go with the maps
     sizes = {"head_map": ("coordinates", 0), "head_matrix": ("values", 0), "head_tree": ("labels", 1)}

@@ -158,7 +158,7 @@ def _three(shape: Shape) -> str:
 
 
 def _frames(spec: FigureSpec) -> Plot:
-    """Points in panels side by side, at one frame at a time; a slider changes all panels together."""
+    """Points in panels side by side, one frame at a time; a slider changes all panels together."""
     data, n_panel = spec.data, len(spec.data["panels"])
     kinds = list(dict.fromkeys([*data.get("kinds", ()), *(name for frame in data["group"] for name in frame)]))
     colours = [[f"@c{kinds.index(name) % N_COLOURS}" for name in frame] for frame in data["group"]]

@@ -15,7 +15,7 @@ __all__ = ["write_series_page"]
 
 
 def write_series_page(result: SeriesResult, name: str, out: Path) -> Path:
-    """Write a series as a page of its own and return where it is; it appears whole or not at all."""
+    """Write a series as a page, whole or not at all, and return where it is."""
     n_layers = result.heads["layer"].nunique()
     facts = [
         ("Checkpoints", f"{len(result.steps)} checkpoints, from step {result.steps[0]} to {result.steps[-1]}"),

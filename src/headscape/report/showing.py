@@ -12,7 +12,7 @@ from headscape.errors import InputError
 from headscape.imports import write_capture
 from headscape.report.gather import Scene, gather
 from headscape.report.headmaps import draw_maps
-from headscape.report.notebook import framed, picture_of
+from headscape.report.notebook import Shown, framed, picture_of
 from headscape.report.page import Page
 from headscape.results import FigureSpec, Result
 from headscape.runs import Run
@@ -20,13 +20,6 @@ from headscape.studies import load_results
 from headscape.tensor import AttentionHead, AttentionTensor
 
 __all__ = ["Shown", "report", "show", "show_head"]
-
-
-class Shown(str):
-    """HTML that a notebook shows; anywhere else it is the text of a page."""
-
-    def _repr_html_(self) -> str:
-        return str(self)
 
 
 def report(source: Run | Capture | Result | Sequence[Result] | str | Path, out: str | Path | None = None) -> Path:
@@ -50,7 +43,7 @@ def report(source: Run | Capture | Result | Sequence[Result] | str | Path, out: 
         results = [source] if isinstance(source, Result) else list(source)
         if not results or not all(isinstance(one, Result) for one in results):
             raise InputError(
-                "a page is made of a run, a capture or results; attention in memory becomes a capture by hs.from_attentions"
+                "a page is made from a run, a capture or results; hs.from_attentions makes a capture of attention in memory"
             )
         names = " and ".join(dict.fromkeys(one.title for one in results))
         return Page(names, [], gather(results), {}).write(Path(out or "report.html"))
@@ -79,8 +72,7 @@ def show(
 ) -> Shown:
     """One head as a picture: its map and its attention over the text, in a notebook or as a string of HTML.
 
-    Where a notebook allows scripts, a token can be chosen and the map be enlarged; elsewhere a still picture stands in
-    its place.
+    If the notebook allows scripts, a token can be chosen and the map enlarged; otherwise a still picture is shown.
 
     >>> hs.show(hs.AttentionTensor(np.eye(3)[:, :, None]), 0, 0)[:4]
     '<div'
@@ -94,7 +86,7 @@ def _tensor(captured: Capture, batch: int, block: str | None) -> AttentionTensor
 
 
 def show_head(head: AttentionHead) -> Shown:
-    """How one head shows itself."""
+    """The notebook view of one head."""
     place, name = head.id, f"Layer {head.id.layer}, head {head.id.head}"
     facts = {"mask": head.mask, "query_tokens": head.query_tokens, "key_tokens": head.key_tokens}
     info = {

@@ -40,7 +40,7 @@ class Strip:
 
 
 def draw_strip(capture: Capture, kind: Kind, index: Mapping[HeadId, int], budget: float) -> Strip:
-    """Draw all heads on all inputs, as finely as the budget (of characters) allows; of one input there is no strip."""
+    """Draw all heads on all inputs, as finely as the budget (of characters) allows; a single input has no strip."""
     strip = Strip()
     if len(capture) < 2:
         return strip

@@ -29,7 +29,7 @@ def captures(run: Run) -> bool:
 
 
 def facts(run: Run, scene: Scene, capture: Capture | None) -> list[tuple[str, str]]:
-    """Return model and input, which make one line under the title, and what is told at the end of the page."""
+    """Return model and input, which make one line under the title, and the facts at the end of the page."""
     quantized = run.meta.get("model", {}).get("quantized")
     told = [("Model", _model(run, scene)), ("Input", _input(run, capture)), ("Run", _run(run, scene))]
     return told + ([("Weights", f"quantized: {quantized}")] if quantized else [])

@@ -1,6 +1,6 @@
-"""Text from outside, made harmless: every character is shown, none is obeyed.
+"""Text from outside, made harmless: every character is shown, none is interpreted.
 
-Tokens, file names and model names come from strangers. Control characters, bidirectional overrides and invisible
+Tokens, file names and model names come from untrusted sources. Control characters, bidirectional overrides and invisible
 characters become visible signs, long strings are cut, and text for HTML, JSON or plotly is escaped.
 """
 

@@ -353,7 +353,7 @@ def _smooth(function: Function, mean: float) -> Smooth:
     if callable(function) and callable(getattr(function, "deriv", None)):  # a polynomial of numpy's
         return Smooth(function, function.deriv(1), function.deriv(2))
     if not isinstance(function, tuple) or len(function) != 3 or not all(callable(part) for part in function):
-        raise InputError("a function of your own is a tuple of three callables: A, A' and A''")
+        raise InputError("your own function is a tuple of three callables: A, A' and A''")
     return Smooth(*function)
 
 
@@ -395,7 +395,7 @@ def paraproduct(
     mask
         Booleans of M's shape, True where an entry is present. Absent entries enter no mean and come back as NaN.
     scales
-        (N, N'): stop at these levels; the residual then holds what finer ones would have said. None uses all.
+        (N, N'): stop at these levels; the residual then contains the finer ones. None uses all.
 
     Raises
     ------

@@ -1,4 +1,4 @@
-"""A power law beside white noise, fitted to mean squares in bins."""
+"""A power law plus white noise, fitted to mean squares in bins."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ MISFIT = 0.15
 STEPS = 60
 """Steps of the fit with noise."""
 FEWEST = 6
-"""Bins the signal must dominate to be told from noise."""
+"""Bins the signal must dominate to be distinguished from noise."""
 
 
 class PowerLaw:

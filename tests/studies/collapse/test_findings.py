@@ -93,7 +93,7 @@ def test_no_interval_below_the_precision_of_the_arithmetic(vit):
     assert (layers["residual"] >= vit.floor[0]).all()
     assert vit.by_variant.set_index("arm").loc["random, no skip", "residual_low":"residual_high"].isna().all()
     found = by_claim(vit)["collapse.work_random"]
-    assert "moves it by at least" in found.text and "cannot be told (both are round-off)" in found.text
+    assert "moves it by at least" in found.text and "an unknown amount (both are round-off)" in found.text
     assert found.verdict == "does not hold" and not found.judgement.statistic.n  # a bound, not an estimate over inputs
 
 

@@ -177,7 +177,7 @@ def test_the_models_are_those_of_the_run(vit_run, vit, tmp_path):
     np.save(tmp_path / "maps.npy", P)
     hs.import_array(tmp_path / "maps.npy", tmp_path / "run", layout="layer,head,query,key")
     assert collapse(tmp_path / "run", control=True, say=said.append).variants == ("standard",)
-    assert said == ["no random weights beside it: they need the model"]
+    assert said == ["no control with random weights: it needs the model"]
 
 
 # ---------------------------------------------------------------------- other models

@@ -164,12 +164,12 @@ def test_a_model_that_was_trained_on_or_is_gone_is_not_asked(network):
     before = hs.find_heads(captured, "duplicate", model=None, top=None)
     with torch.no_grad():
         own.model.embed_tokens.weight.mul_(1.5)
-    with pytest.warns(UserWarning, match="has other weights by now"):
+    with pytest.warns(UserWarning, match="has different weights by now"):
         assert hs.find_heads(captured, "duplicate", top=None).equals(before)
     again = hs.capture(own, [[1, 2, 3, 1, 2, 3]])
     del own
     gc.collect()
-    with pytest.warns(UserWarning, match="is gone: nothing holds it"):
+    with pytest.warns(UserWarning, match="is gone: nothing refers to it"):
         assert again.model is None
     assert hs.from_attentions([np.eye(3)[None]]).model is None
 

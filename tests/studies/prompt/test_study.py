@@ -154,7 +154,7 @@ def test_no_shots_at_all():
     ("options", "message"),
     [
         ({"word": "Elefant"}, "nearest are"),
-        ({"shots": 99}, "99 shots were asked for"),
+        ({"shots": 99}, "99 shots were requested"),
         ({"alphas": (1.0,)}, "other than 1"),
         ({"alphas": (-2.0,)}, "above 0"),
         ({"alphas": (float("nan"),)}, "above 0"),
@@ -193,7 +193,7 @@ def test_an_engine_that_cannot_start_leaves_no_folder(tmp_path):
     ("arguments", "message"),
     [
         (["--word", "Antt"], "nearest are Ant"),
-        (["--shots", "50"], "50 shots were asked for"),
+        (["--shots", "50"], "50 shots were requested"),
         (["--table", "nothing.csv"], "no table"),
         (["--alphas", "a,b"], "not a list of numbers"),
         (["--alphas", "1"], "other than 1"),

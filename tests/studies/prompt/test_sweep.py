@@ -91,5 +91,5 @@ def test_a_sweep_is_two_numbers_in_order(sweep):
 
 
 def test_more_examples_than_words_are_refused():
-    with pytest.raises(hs.InputError, match="900 shots were asked for"):
+    with pytest.raises(hs.InputError, match="900 shots were requested"):
         request("Ant", 2, prompts=2, sweep=(1, 900))

@@ -57,7 +57,7 @@ def test_words_and_their_shots():
     assert ANT not in every and len(set(every)) == n and {e.category for e in every} == {"animals"}
     assert SHOTS == choose_shots(TABLE, ANT, 3) != choose_shots(TABLE, ANT, 3, random_state=1)
     with pytest.raises(
-        hs.InputError, match=rf"{n + 1} shots were asked for; the table has {n} words in 'animals' besides 'Ant'"
+        hs.InputError, match=rf"{n + 1} shots were requested; the table has {n} words in 'animals' besides 'Ant'"
     ):
         choose_shots(TABLE, ANT, n + 1)
     with pytest.raises(hs.InputError, match="at least 0"):

@@ -33,7 +33,7 @@ def test_the_newest_study_of_the_same_block_is_taken(run, tmp_path):
     assert evidence.tree == organized.tree
     shutil.copytree(run, tmp_path / "spoiled")
     (tmp_path / "spoiled" / "attention" / "batch-0000.safetensors").unlink()
-    with pytest.raises(hs.InputError, match="made of batch 0, which is gone"):
+    with pytest.raises(hs.InputError, match="made from batch 0, which is gone"):
         add_organized(evidence, hs.open_capture(tmp_path / "spoiled"))
     other = Evidence([hs.HeadId("encoder", 0, 0)])
     assert add_organized(other, captured) is None and other.frame is None

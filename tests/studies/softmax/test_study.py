@@ -267,7 +267,7 @@ def test_refusals_say_what_to_do_and_leave_nothing(run, tmp_path):
         (copy, {"jobs": 0}, "jobs must be at least 1"),
         (copy, {"tolerance": 0}, "tolerance must be positive"),
         (copy, {"questionnaire": Questionnaire(n_iter=0)}, "n_iter"),
-        (copy, {"control": True}, "there is no model"),
+        (copy, {"control": True}, "has no model"),
     ):
         before = sorted(path.rglob("*"))
         with pytest.raises(hs.InputError, match=message):
@@ -292,7 +292,7 @@ def test_constant_rows_are_measured_and_noted(tmp_path):
 def test_a_window_the_scores_do_not_show_is_refused():
     model = hs.wrap_module(make("mistral"), tokenizer=Letters())  # looks back 5 tokens
     cap = hs.capture(model, ["abcdefgh" * 8], tokens=20, batches=1, keep=("probs", "scores"))
-    with pytest.raises(hs.InputError, match="has a window or a sink"):
+    with pytest.raises(hs.InputError, match="has its own window or sink"):
         softmax(cap)
 
 
@@ -323,7 +323,7 @@ def test_the_command_prints_the_verdict(run):
     assert {row["instead of softmax"] for row in facts["variants"]} == set(VARIANTS)
     for arguments, message in [
         (["--heads", "heads.0.0", "--all"], "either --heads or --all"),
-        (["--random-weights"], "was imported: there is no model"),
+        (["--random-weights"], "was imported and has no model"),
     ]:
         done = command("softmax", run, *arguments)
         lines = done.stderr.strip().splitlines()

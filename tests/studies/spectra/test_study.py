@@ -229,8 +229,8 @@ def test_what_cannot_be_asked(tmp_path):
     np.save(tmp_path / "a.npy", np.full((2, 2, 1), 0.5))
     hs.import_array(tmp_path / "a.npy", tmp_path / "run")
     for arguments, message in (
-        ([str(tmp_path / "run")], "was imported: there is no model"),
-        ([str(tmp_path / "run"), "--out", "x"], "leave --out away"),
+        ([str(tmp_path / "run")], "was imported and has no model"),
+        ([str(tmp_path / "run"), "--out", "x"], "leave out --out"),
         (["no-such-model"], "no-such-model"),
     ):
         result = CliRunner().invoke(app, ["spectra", *arguments])

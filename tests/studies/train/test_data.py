@@ -69,7 +69,7 @@ def test_images_are_split_and_scaled(pictures):
         (lambda p: image_data(p / "none", NetworkConfig("vit", 1, 2, 8)), "no images at"),
         (lambda p: image_data(p, NetworkConfig("vit", 1, 2, 8)), "holds no train-images"),
         (lambda p: text_data(p / "short.txt", tokens=64), "fewer than two windows of 64"),
-        (lambda p: image_data(p / "short.txt", NetworkConfig("vit", 1, 2, 8)), "is no .npz file"),
+        (lambda p: image_data(p / "short.txt", NetworkConfig("vit", 1, 2, 8)), "is not an .npz file"),
         (lambda p: image_data(p / "bare.npz", NetworkConfig("vit", 1, 2, 8)), "has no array 'images', only x"),
         (lambda p: image_data(p / "rgb.npz", NetworkConfig("vit", 1, 2, 8)), "3 channels, this network takes 1"),
     ],

@@ -33,6 +33,12 @@ def test_figures_are_complete(result):
         assert (np.asarray(line["low"]) <= line["y"]).all() and (line["y"] <= np.asarray(line["high"])).all()
 
 
+@pytest.mark.parametrize(("arms", "compared"), [(["standard"], False), (["hidden", "skip"], False), (ARMS[:2], True)])
+def test_changes_need_standard_attention_and_another(made_up, arms, compared):
+    result = made_up({arm: [2.5, 2.53, 2.47] for arm in arms})
+    assert ("scores" in [spec.id for spec in result.figures()]) == compared
+
+
 def test_no_layer_of_a_small_network_is_left_out_of_the_violins(result):
     groups = next(figure for figure in result.figures() if figure.id == "violins").data["groups"]
     assert [group["name"] for group in groups[::2]] == [f"layer {n}" for n in range(7)]

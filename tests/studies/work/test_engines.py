@@ -179,7 +179,7 @@ def test_a_worker_killed_in_the_middle_costs_one_unit_and_changes_no_byte(tmp_pa
     killer.join(5)
     assert len(killed) == 1 and killed[0] != os.getpid()
     assert contents(run / "organize") == contents(organised[0] / "organize")  # and no half a file
-    assert any("is lost; what it was at is done again" in line for line in said)
+    assert any("is lost; its unit is done again" in line for line in said)
     assert not any("failed" in line for line in said)
     printed = capfd.readouterr()
     assert printed.out == printed.err == ""
@@ -354,7 +354,7 @@ def test_a_unit_that_kills_every_worker_is_given_up_and_the_rest_finishes(tmp_pa
         engine = DaskEngine(2)
         with engine.started([tmp_path], lambda _: None):
             found = dict(engine.run(engine_units.kills_its_worker, [(tmp_path / text, text) for text in texts]))
-    assert found.pop(1).cause == "every worker that took it died, perhaps for want of memory"
+    assert found.pop(1).cause == "every worker that took it died, perhaps because memory ran out"
     assert set(found.values()) == {None}
     assert {p.name for p in tmp_path.iterdir()} == {"one", "two", "three"}
 
@@ -503,7 +503,7 @@ def test_a_study_gives_up_when_nobody_is_left(monkeypatch):
         watch = engine_dask._Watch(client, said.append)
         client.workers = {"tcp://b:1": 1}
         watch.look()
-        assert said == ["worker tcp://a:1 is lost; what it was at is done again"]
+        assert said == ["worker tcp://a:1 is lost; its unit is done again"]
         client.workers = left
         watch.look()
         time.sleep(0.06)

@@ -208,10 +208,10 @@ def test_a_result_of_other_batches_is_refused_by_name(run):
     assert kept.result(run, Small).value == 0
     before = run.batch_path(1).read_bytes()
     run.batch_path(1).write_bytes(b"another")
-    with pytest.raises(InputError, match="made of another batch 1 than is there now"):
+    with pytest.raises(InputError, match="made from batch 1, which has changed"):
         kept.result(run, Small)
     run.batch_path(1).unlink()
-    with pytest.raises(InputError, match="made of batch 1, which is gone"):
+    with pytest.raises(InputError, match="made from batch 1, which is gone"):
         kept.result(run, Small)
     run.batch_path(1).write_bytes(before)
     assert kept.result(run, Small).value == 0

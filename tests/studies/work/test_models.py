@@ -26,7 +26,7 @@ def test_a_model_that_is_gone_or_other_is_named_with_what_differs(captured):
     place, run = captured
     assert Loader().model(run).fingerprint == run.meta["model"]["fingerprint"]
     shutil.move(place / "model", place / "away")
-    with pytest.raises(hs.InputError, match=r"the model of .*run is not at .*model any more; put it back"):
+    with pytest.raises(hs.InputError, match=r"the model of .*run is no longer at .*model; put it back"):
         Loader().model(run)
     for seed, kind, message in (
         (1, "llama", "the same architecture with other weights"),

@@ -68,7 +68,7 @@ class ChangeResult(Result):
         """Which heads changed most."""
         known = self.ranked().dropna(subset="change")
         if not len(known):
-            text = "Whether heads attend differently cannot be told: the prompts share no tokens that could be aligned."
+            text = "We cannot tell whether heads attend differently: the prompts share no tokens that could be aligned."
             return [Finding(text, None, cannot_tell("no aligned tokens; give prompts that differ in a few words"))]
         many = known["block"].nunique() > 1
         names = [f"{_name(row, many)} ({row['change']:.2f})" for _, row in known.head(5).iterrows()]

@@ -28,7 +28,7 @@ Positions = npt.NDArray[np.intp]
 def compare_prompts(
     source: Capture | Run | str | Path, first: int = 0, second: int = 1, **how: Unpack[How]
 ) -> ChangeResult:
-    """Say for every head how much of its attention moved between two inputs.
+    """Measure for every head how much of its attention moved between two inputs.
 
     Parameters
     ----------

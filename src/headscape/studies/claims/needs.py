@@ -11,7 +11,7 @@ __all__ = ["NEEDS", "not_applicable"]
 
 Facts = Mapping[str, Any]
 """Of the model of a run, as `Model.describe` has them; empty for imported attention. With `networks` and `training`:
-how many other networks, and how many training runs, stand beside it."""
+how many other networks, and how many training runs, were given with it."""
 
 
 def _kind(facts: Facts) -> str:
@@ -45,7 +45,7 @@ NEEDS: dict[str, Callable[[Facts], str | None]] = {
     "networks": lambda facts: (
         None
         if facts.get("networks")
-        else "a claim about two networks or more; name an organized run of another, beside it"
+        else "a claim about two networks or more; name an organized run of another network as well"
     ),
     "training": lambda facts: None if facts.get("training") else f"{_TRAINED}, beside it",
     "hidden state": lambda facts: f"{_TRAINED.partition(';')[0]}; {facts['source']} was trained without one",

@@ -1,4 +1,4 @@
-"""What became of every claim: one row each, with the number behind the verdict."""
+"""The verdict on every claim: one row each, with the number behind it."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ VERDICTS = ("holds", "does not hold", "cannot tell", "not applicable")
 
 @dataclass(frozen=True, eq=False)
 class ClaimsResult(Result):
-    """The claims of the papers, put to the test on one model.
+    """The claims of the papers, tested on one model.
 
     `claims` has one row per claim: id, study, paper (its key), citation, statement, what was measured, value with low,
     high and n (missing where no single number decides), control, rule, verdict (one of `VERDICTS`), why, the finding in

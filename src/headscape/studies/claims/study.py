@@ -1,4 +1,4 @@
-"""Put the claims of the papers to the test on one model: every study they need, in one run, and one row per claim."""
+"""Test the claims of the papers on one model: every study they need, in one run, and one row per claim."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def claims(
     random_state: int = 0,
     **how: Unpack[How],
 ) -> ClaimsResult:
-    """Test the claims of the papers on a model: run what each of them needs, and say what holds.
+    """Test the claims of the papers on a model: run what each of them needs, and report which hold.
 
     Parameters
     ----------
@@ -82,9 +82,9 @@ def claims(
     quick
         A first look: 8 inputs of 50 tokens, fewer repetitions, 2 heads in each of 6 layers in the softmax study.
     inputs, out
-        Of a model: text or images, by default the sample; and the run directory, by default runs/NAME-claims.
+        For a model: text or images, by default the sample; and the run directory, by default runs/NAME-claims.
     beside
-        Runs beside this one: organized runs of other networks, with as many tokens, for claims about several networks;
+        Other runs: organized runs of other networks, with as many tokens, for claims about several networks;
         training runs, for claims about training.
     block
         Which block of an encoder-decoder; by default the first.
@@ -175,7 +175,7 @@ class _Test:
 
     @cached_property
     def about(self) -> dict[str, Any]:
-        """What claims may need: facts of the model, and how many networks and training runs stand beside it."""
+        """What claims may need: facts of the model, and how many networks and training runs were given with it."""
         kinds = [run.meta.get("config", {}).get("kind") for run in self.beside]
         counts = {"networks": len(kinds) - kinds.count("train"), "training": kinds.count("train")}
         return {"task": None, **self.run.meta.get("model", {}), **counts}

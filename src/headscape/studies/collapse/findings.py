@@ -1,4 +1,4 @@
-"""What the collapse study says, in sentences: rank, the four variants, entropy and the bounds.
+"""What the collapse study found, in sentences: rank, the four variants, entropy and the bounds.
 
 The claims are those of Masumura and Taki (2025, Modern Hopfield Attention); rank collapse is Dong et al. (2021).
 """
@@ -30,7 +30,7 @@ GONE = 1e-6
 PEAK = 0.98
 """A mode above this (the last of 100 bins) is a population of tokens that are all alike."""
 FEWEST = 3
-"""Inputs without which nothing is decided."""
+"""Fewest inputs for any verdict."""
 PAPER = "Masumura and Taki 2025"
 UNTRAINED = "the claim is about networks trained with a hidden state; this one was trained without, and it was inserted"
 CONTROLS = {"shuffled": "with shuffled inputs", "random": "with random weights"}
@@ -49,7 +49,7 @@ def findings(r: CollapseResult) -> list[Finding]:
 
 
 def _judge(statistic: Interval, **rule: Any) -> Judgement:
-    """`judge`, but nothing is decided by a few inputs: the interval of two rests on one difference."""
+    """`judge`, but few inputs decide nothing: the interval of two is based on one difference."""
     if 0 < statistic.n < FEWEST:
         return cannot_tell(f"{statistic.n} inputs, at least {FEWEST} are needed", statistic)
     return judge(statistic, **rule)
@@ -72,7 +72,7 @@ def _rank(r: CollapseResult) -> Finding:
     opening = {
         "holds": "Tokens collapse along depth",
         "does not hold": "Tokens do not collapse along depth",
-        "cannot tell": "Whether tokens collapse along depth cannot be told",
+        "cannot tell": "We cannot tell whether tokens collapse along depth",
     }[verdict.verdict]
     beside = [f"{r.interval(name)} {words}" for name, words in CONTROLS.items() if name in r.variants]
     text = (
@@ -99,7 +99,7 @@ def _population(r: CollapseResult) -> Finding:
     opening = {
         "holds": "There is a population of tokens that are all alike",
         "does not hold": "There is no population of tokens that are all alike",
-        "cannot tell": "It cannot be told whether there is a population of tokens that are all alike",
+        "cannot tell": "We cannot tell whether there is a population of tokens that are all alike",
     }[verdict.verdict]
     shares = {name: float(np.mean([s.share for s in r.alike(name)[1:]])) for name in r.variants}
     unlike = ""
@@ -119,7 +119,7 @@ def _population(r: CollapseResult) -> Finding:
 def _removed(r: CollapseResult) -> Finding:
     before, after = (r.alike_by_input(name, "share").mean(axis=1) for name in ("standard", "hidden"))
     text = f"""
-        Whether training with a hidden state removes tokens that are alike ({PAPER}) cannot be told from this model.
+        We cannot tell from this model whether training with a hidden state removes tokens that are alike ({PAPER}).
         With a hidden state inserted (a' = {r.settings["alpha_hidden"]:g}, no training), the share of such pairs goes
         from {before.mean():.2%} to {after.mean():.2%}, mean over layers, a change of
         {mean_interval(after - before).scaled(100)} points.
@@ -158,7 +158,7 @@ def _moved(r: CollapseResult, one: str, other: str, signed: bool = False) -> str
     apart = np.log10(r.residuals(other)[:, -1] / r.residuals(one)[:, -1])
     lost = r.is_round_off(one) + r.is_round_off(other)
     if lost == 2:
-        return "an amount that cannot be told (both are round-off)"
+        return "an unknown amount (both are round-off)"
     if lost:
         return f"at least {abs(apart).min():.3g}"
     return str(mean_interval(apart if signed else abs(apart)))
@@ -192,7 +192,7 @@ def _entropy(r: CollapseResult) -> Finding:
 def _bounds(r: CollapseResult) -> list[Finding]:
     if r.causal:
         text = "Causal attention has no bound: a masked key makes D infinite, so neither the printed nor the repaired "
-        return [Finding(f"{text}inequality says anything about this model.")]
+        return [Finding(f"{text}inequality tells anything about this model.")]
     if not len(r.bounds):
         return []
     met = r.bounds[r.bounds["spread"] <= CONDITION]

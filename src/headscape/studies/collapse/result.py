@@ -12,7 +12,7 @@ import pandas as pd
 
 from headscape.collapse.similarity import Similarity, summary_of
 from headscape.intervals import Interval, mean_interval
-from headscape.results import FigureSpec, Finding, Result
+from headscape.studies.work.result import StudyResult
 
 __all__ = ["FOUR", "CollapseResult", "entropy_column", "four_of", "geometric"]
 
@@ -40,7 +40,7 @@ def geometric(values: Array) -> Interval:
 
 
 @dataclass(frozen=True, eq=False)
-class CollapseResult(Result):
+class CollapseResult(StudyResult):
     """Collapse of tokens and of attention along depth, in every variant of the model (`arm` in the tables).
 
     The first variant is the model itself. `heads` has one row per head: mean entropy of its rows by variant (divided by
@@ -155,15 +155,3 @@ class CollapseResult(Result):
         if self.entropies is not None:
             frame["entropy"] = [self.heads[entropy_column(variant)].mean() for variant in self.variants]
         return frame
-
-    def findings(self) -> list[Finding]:
-        """Rank first, then the four variants, entropy and the bounds."""
-        from headscape.studies.collapse.findings import findings
-
-        return findings(self)
-
-    def figures(self) -> list[FigureSpec]:
-        """Residual, rank, similarity and entropy by layer, the four variants, and the bounds."""
-        from headscape.studies.collapse.figures import figures
-
-        return figures(self)

@@ -115,7 +115,7 @@ def collapse(
 def _models(
     captured: Capture, model: Model | bool | None, control: Model | bool | None, loader: Loader, seed: int, work: Work
 ) -> dict[str, Model]:
-    """The trained and the random network, as far as they can be had; raises where nothing is left to measure."""
+    """The trained and the random network, as far as available; raises if nothing is left to measure."""
     own, _ = models_of(captured, model, None, loader, seed, "without its model", work.warn)
     if own is not None:
         from headscape.attention.weights import check_changeable
@@ -124,7 +124,7 @@ def _models(
         _, other = models_of(captured, None, control, loader, seed, "", work.warn)
         return {"trained": own} | ({} if other is None else {"random": other})
     if control and model:
-        work.say("no random weights beside it: they need the model")
+        work.say("no control with random weights: it needs the model")
     captured.need_whole("the collapse study without the model")
     if not {"hidden", "probs"} & set(captured.kept):
         raise InputError(

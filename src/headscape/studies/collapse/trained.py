@@ -58,9 +58,9 @@ def collapse_trained(
     Parameters
     ----------
     run
-        Of `headscape train`.
+        A run of `headscape train`.
     arm, seed, step
-        Which of its networks, and after how many steps; by default the first seed, and the weights judged.
+        Which of its networks, and after how many steps; by default the first seed, and the weights that were evaluated.
     batches
         How many windows or images of the validation part.
     how

@@ -131,7 +131,7 @@ def measure(
 ) -> None:
     """The unit of work: look at one input in one variant and write what was measured, or why it was left out.
 
-    `double` makes a copy of the model in float64, for a process of its own.
+    `double` makes a copy of the model in float64, for a separate process.
     """
     with torch_threads(threads), received(given, torch.get_num_threads() if threads is None else threads) as own:
         model = _kept_double(own) if double else own
@@ -200,7 +200,7 @@ def _states(model: Model, result: Any, block: str) -> Any:
 
 
 class _Watch(Tap):
-    """Takes the entropy of every row as a layer runs and, where asked, the layer's bounds."""
+    """Takes the entropy of every row as a layer runs and, if requested, the layer's bounds."""
 
     blockwise = False
 

@@ -1,8 +1,8 @@
 """Networks of different length made comparable: maps averaged onto a common level of their trees.
 
 A token of one network has no counterpart in another, but a tree on 50 tokens and one on 128 both have a level of 16
-clusters. What is lost with single tokens is lost in both. That length still moves a network is measured: of every run
-longer than the shortest, a copy with as few tokens, drawn at random, stands beside it.
+clusters. What is lost with single tokens is lost in both. The effect of length that remains is measured: every run
+longer than the shortest is joined by a copy with as few tokens, drawn at random.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ def averaged(maps: Array, query_labels: Array, key_labels: Array) -> Array:
 
 
 def thinned(maps: Array, shape: tuple[int, int], rng: np.random.Generator) -> Array:
-    """The maps of so many (queries, keys), drawn at random; rows are divided by what is left of them.
+    """The maps of so many (queries, keys), drawn at random; rows are renormalized.
 
     A row whose attention went to other keys altogether is uniform.
     """
@@ -143,7 +143,7 @@ def coarse_runs(
     work = Work.of(**how)
     if len({Path(path).resolve().name for path in runs}) < len(runs):
         raise InputError(
-            "two of these runs have the same name; name each once, and rename folders that are called alike"
+            "two of these runs have the same name; name each once, and rename folders that have the same name"
         )
     shapes: dict[Path, tuple[int, int]] = {}
     for path in map(Path, runs):

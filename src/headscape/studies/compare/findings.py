@@ -1,4 +1,4 @@
-"""What a comparison says, in sentences: each network beside itself, every pair, then the controls."""
+"""What a comparison found, in sentences: each network against itself, every pair, then the controls."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def _bottom(r: CompareResult) -> list[Finding]:
 
 
 def _weakest(pairs: Sequence[Distance], verdict: Callable[[Distance], Judgement]) -> tuple[Distance, Judgement]:
-    """The pair that least supports that all are apart: a claim about all pairs stands or falls with it."""
+    """The pair that gives least support: a claim about all pairs depends on it."""
     order = {"does not hold": 0, "cannot tell": 1, "holds": 2}
     pair = min(pairs, key=lambda d: (order[verdict(d).verdict], d.apart.value))
     return pair, verdict(pair)
@@ -123,7 +123,7 @@ def _other_heads(r: CompareResult) -> Finding:
             beyond = sum(d.beyond_heads.verdict == "holds" for d in known)
             parts.append(f"{NAMES[measure]} {beyond} of {len(known)}")
     if not parts:
-        return Finding("No network could be compared with other heads of its own: a layer has one head.")
+        return Finding("No network could be compared with its own other heads: a layer has one head.")
     _, verdict = _weakest(r.by("geometry"), lambda d: d.beyond_heads)
     rest = f"""
         . A network beside itself has the same heads on both sides; a harder control is two random halves of

@@ -1,4 +1,4 @@
-"""What a comparison found: the distances between networks, beside those of each network to itself."""
+"""What a comparison found: the distances between networks, and those of each network to itself."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ import numpy.typing as npt
 import pandas as pd
 
 from headscape.intervals import Interval, jackknife, mean_interval
-from headscape.results import FigureSpec, Finding, Result
 from headscape.studies.compare.runs import WHOLE
+from headscape.studies.work.result import StudyResult
 from headscape.verdicts import Judgement, judge, strictest
 
 __all__ = ["ALL", "MEASURES", "NAMES", "SHUFFLED", "CompareResult", "Distance", "bottom_size", "mean_distance"]
@@ -108,7 +108,7 @@ class Distance(NamedTuple):
 
 
 @dataclass(frozen=True, eq=False)
-class CompareResult(Result):
+class CompareResult(StudyResult):
     """Networks compared, by groups of the batches of every run.
 
     `runs` has one row per run: run, network, block, kind, mask, ... Groups of batches are counted run after run:
@@ -308,15 +308,3 @@ class CompareResult(Result):
             facts["heads"] = f"{runs['n_heads'].iloc[0]} in {runs['n_layers'].iloc[0]} layers"
             rows.append(facts | {BATCHES: str(found[BATCHES]), INPUT: str(found.get(INPUT, "no second run"))})
         return pd.DataFrame(rows)
-
-    def findings(self) -> list[Finding]:
-        """Every pair beside the same network, then what the controls say."""
-        from headscape.studies.compare.findings import findings
-
-        return findings(self)
-
-    def figures(self) -> list[FigureSpec]:
-        """The table, the map and matrix of networks, intervals, distributions and curves."""
-        from headscape.studies.compare.figures import figures
-
-        return figures(self)

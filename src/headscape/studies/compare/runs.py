@@ -1,4 +1,4 @@
-"""Which runs can be compared, and what of each enters a comparison."""
+"""Which runs can be compared, and what is read from each."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ UNIT_FREE = ("l1_rel", "shannon")
 WHOLE = ("l1_top", *UNIT_FREE)
 """Entropies of a whole network: that of table 2, whose unit is that of the maps, and two without."""
 FEWEST = 4
-"""Batches a run must have: an interval from fewer says nothing."""
+"""Fewest batches of a run: an interval from fewer would be meaningless."""
 IRRELEVANT = ("random_state", "max_memory")
 """Settings of the questionnaire in which two runs may differ."""
 DEPTHS = np.linspace(0, 1, 21)
@@ -74,7 +74,7 @@ class OrganizedRun:
 def read_runs(paths: Sequence[str | Path], block: str | None = None) -> list[OrganizedRun]:
     """Read the organize study of every run, name runs and networks, and refuse what cannot be compared.
 
-    Of runs with several blocks it is that of the block named, or of the only one that all runs have.
+    For runs with several blocks it is that of the block named, or of the only one that all runs have.
 
     Raises
     ------
@@ -298,7 +298,7 @@ def _check_pair(a: OrganizedRun, b: OrganizedRun) -> None:
 
 
 def _named(found: Sequence[OrganizedRun]) -> list[OrganizedRun]:
-    """Give every network a name of its own; runs of one network share it."""
+    """Give every network its own name; runs of one network share it."""
     first = {run.identity: run for run in reversed(found)}
     plain = [run.network for run in first.values()]
 

@@ -1,4 +1,4 @@
-"""Compare networks: how far apart they are, beside how far one network is from itself on other input."""
+"""Compare networks: how far apart they are, relative to how far one network is from itself on other input."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ IntArray = npt.NDArray[np.int64]
 Pairs = Sequence[tuple[int, int]]
 FEWEST_DRAWS = 20
 N_HEAD_SPLITS = 20
-"""Random splits of the heads of one network into two halves; the matching of each is a search of its own."""
+"""Random splits of the heads of one network into two halves; the matching of each is a separate search."""
 
 
 def compare(
@@ -71,7 +71,7 @@ def compare(
     Raises
     ------
     HeadscapeError
-        When all is tried, if pairs failed; those done are kept.
+        After all pairs were tried, if some failed; finished ones are kept.
     InputError
         Where runs cannot be compared (see `read_runs`), `draws` is below 20 or `out` holds other files.
 
@@ -129,7 +129,7 @@ def other_heads(layers: IntArray, rng: np.random.Generator) -> tuple[IntArray, I
 
 
 def _checked(out: Path) -> Path:
-    """The folder of the comparison; never one that holds something else."""
+    """The folder of the comparison; never one that contains something else."""
     if (out / "run.json").exists():
         raise InputError(f"{out} is a run directory; name another folder for the comparison")
     ours = (out / CompareResult.study).is_dir()

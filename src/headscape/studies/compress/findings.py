@@ -1,4 +1,4 @@
-"""What compression says, in sentences: organized trees beside their controls, in maps, in the model, and as a rate."""
+"""What compression found, in sentences: organized trees against their controls, in maps, in the model, and as a rate."""
 
 from __future__ import annotations
 

@@ -12,7 +12,7 @@ import numpy.typing as npt
 import pandas as pd
 
 from headscape.intervals import mean_interval
-from headscape.results import FigureSpec, Finding, Result
+from headscape.studies.work.result import StudyResult
 
 __all__ = ["NAMES", "WAYS", "CompressResult"]
 
@@ -28,7 +28,7 @@ NAMES = {
 
 
 @dataclass(frozen=True, eq=False)
-class CompressResult(Result):
+class CompressResult(StudyResult):
     """Maps from few numbers.
 
     error is (n_input, n_way, n_share) by `WAYS`: the relative error of the maps as the model gets them; raw that before
@@ -83,15 +83,3 @@ class CompressResult(Result):
         """Errors by share of numbers kept."""
         wide = self.to_frame().pivot(index="from", columns="kept", values="error").loc[[NAMES[way] for way in WAYS]]
         return [("Relative error of the maps, by share of numbers kept", wide.reset_index())]
-
-    def findings(self) -> list[Finding]:
-        """Organized beside its controls, the model, and the rate."""
-        from headscape.studies.compress.findings import findings
-
-        return findings(self)
-
-    def figures(self) -> list[FigureSpec]:
-        """Errors, changes and rates."""
-        from headscape.studies.compress.figures import figures
-
-        return figures(self)

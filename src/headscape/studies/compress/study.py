@@ -68,7 +68,7 @@ def compress(
     shares
         Numbers kept, over the present entries of all maps.
     model
-        The maps take the place of its own in the forward pass; True loads the run's.
+        Its own maps are replaced by these in the forward pass; True loads the run's model.
     how
         jobs (inputs at a time), threads, engine, resume, progress, say: see `headscape.studies.work.how.How`.
 

@@ -1,4 +1,4 @@
-"""Find the heads of a role by name, or of a role of one's own, in a run, a capture or a result."""
+"""Find the heads of a role, known by name or given as a function, in a run, a capture or a result."""
 
 from __future__ import annotations
 
@@ -32,16 +32,16 @@ if TYPE_CHECKING:
 __all__ = ["find_heads"]
 
 SHUFFLES = 19
-"""Draws of shuffled rows that a head must beat to have a role of one's own: one head of noise in twenty does."""
+"""Draws of shuffled rows that a head must beat to have a role given as a function: one head of noise in twenty does."""
 
 NEEDS = {
-    "induction": "tokens that come again, or the model itself (model=)",
-    "duplicate": "tokens that come again, or the model itself (model=)",
+    "induction": "tokens that repeat, or the model itself (model=)",
+    "duplicate": "tokens that repeat, or the model itself (model=)",
     "punctuation": "punctuation or separators among the tokens",
     "next": "a network that looks ahead",
     **dict.fromkeys(BLOCK_ROLES, "a pooled capture"),
 }
-"""What a role cannot be seen without, beside probabilities."""
+"""What a role needs in addition to probabilities."""
 
 
 def find_heads(
@@ -67,17 +67,17 @@ def find_heads(
     top
         How many; None for all.
     block
-        Of an encoder-decoder: which block; all of them without.
+        Which block of an encoder-decoder; by default all.
     model
         Shows a decoder repeated random tokens for induction and duplicate token, and reads its weights for copying.
-        True takes the one that a capture in memory was made from, while something holds it, or loads that of a run
+        True takes the one that a capture in memory was made from, while it still exists, or loads that of a run
         which is not organized yet; without one the inputs themselves are looked at. Results have been measured before.
 
     Returns
     -------
     DataFrame
-        block, layer, head, score (mean over batches), chance (the score of attention spread at random; for a function
-        of one's own its mean score on shuffled rows, of which a head must beat all 19), share (of the batches in which
+        block, layer, head, score (mean over batches), chance (the score of attention spread at random; for your own
+        function its mean score on shuffled rows, of which a head must beat all 19), share (of the batches in which
         the head holds the role), copying (of the OV circuit, beside induction where the weights were there), holds.
 
     >>> maps = np.zeros((4, 4, 2)); maps[1:, 0, 0] = 1; maps[:, :, 1] = 0.25; maps[0, 0, 0] = 1
@@ -149,7 +149,7 @@ def _blocks_of(source: Any, block: str | None) -> Sequence[str | None]:
 
 
 def _probe(source: Any, model: Any, seed: int) -> dict[str, dict[HeadId, float]]:
-    """What the model says of its heads, by column; nothing without a model that reads text."""
+    """What is measured on the model, by column; nothing without a model that reads text."""
     own = None if isinstance(model, bool) else model
     if model is True and not isinstance(source, AttentionTensor):
         without = "induction is measured on the inputs alone"
@@ -189,14 +189,14 @@ def _tensors(source: Any, block: str | None) -> list[AttentionTensor]:
     if isinstance(source, AttentionTensor):
         return [source]
     if isinstance(source, OrganizeResult):
-        raise InputError("a role of one's own looks at the maps; give the run or the capture")
+        raise InputError("a role given as a function needs the maps; give the run or the capture")
     captured = open_capture(source)
     blocks = captured.chosen(block)
     return [captured.tensor(i, name, captured.kind()) for name in blocks for i in range(len(captured))]
 
 
 def _own(X: AttentionTensor, function: RoleFunction, seed: int) -> pd.DataFrame:
-    """Scores of one batch by a function of the user's, and on its rows shuffled: a head is above all of these, or not."""
+    """Scores of one batch by a user's function, and on its rows shuffled: whether a head is above all of these."""
 
     def scored(tensor: AttentionTensor) -> npt.NDArray[np.float64]:
         return np.asarray(function(tensor.values, tensor.key_tokens), dtype=float)

@@ -1,4 +1,4 @@
-"""What the draws say of chapters 5 and 6 of Wertich's thesis (2024), each statement beside its control."""
+"""What the draws show about chapters 5 and 6 of Wertich's thesis (2024), each statement with its control."""
 
 from __future__ import annotations
 

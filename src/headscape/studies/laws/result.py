@@ -11,9 +11,9 @@ import numpy.typing as npt
 import pandas as pd
 
 from headscape.intervals import Interval, mean_interval
-from headscape.results import FigureSpec, Finding, Result
 from headscape.statistics.random_forms import BASES
 from headscape.statistics.softmax import entropy_of_sphere
+from headscape.studies.work.result import StudyResult
 
 __all__ = ["LawsResult", "mean_of_draws"]
 
@@ -32,7 +32,7 @@ def mean_of_draws(x: npt.ArrayLike) -> Interval:
 
 
 @dataclass(frozen=True, eq=False)
-class LawsResult(Result):
+class LawsResult(StudyResult):
     """Draws of chapters 5 and 6 by name.
 
     Of radius k: slerp/k/* (the curves of `Slerp`, and errors (2, pairs)) and ratio/k (draws,). radii and entropies
@@ -120,15 +120,3 @@ class LawsResult(Result):
         return [
             (f"Formulas beside {self.settings['draws']} draws, n = {self.n}", frame.iloc[:, :3].assign(drawn=drawn))
         ]
-
-    def findings(self) -> list[Finding]:
-        """Each statement that can be drawn, with its control."""
-        from headscape.studies.laws.findings import findings
-
-        return findings(self)
-
-    def figures(self) -> list[FigureSpec]:
-        """The curves of both chapters."""
-        from headscape.studies.laws.figures import figures
-
-        return figures(self)

@@ -40,12 +40,12 @@ def laws(
     random_state: int = 0,
     **how: Unpack[How],
 ) -> LawsResult:
-    """Draw vectors on a sphere and random matrices, and hold the formulas of chapters 5 and 6 against them.
+    """Draw vectors on a sphere and random matrices, and compare them with the formulas of chapters 5 and 6.
 
     Parameters
     ----------
     run
-        A run directory, made if it is not there.
+        A run directory, made if it does not exist.
     n
         Dimension: the length of a row of scores in chapter 5, the width of the tokens in chapter 6.
     radii

@@ -16,7 +16,7 @@ __all__ = ["FolderRole", "name_folders"]
 
 @dataclass(frozen=True)
 class FolderRole:
-    """A folder of the head tree and the role that over-represents it."""
+    """A folder of the head tree and the role that is over-represented in it."""
 
     level: int
     folder: int

@@ -1,4 +1,4 @@
-"""What the study of organisation will take, said before it starts; nothing is written."""
+"""The memory, disk and time that the organize study will take, before it starts; nothing is written."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _LEVELS = 30
 
 @dataclass(frozen=True)
 class StudyEstimate:
-    """What organising all batches takes."""
+    """What organizing all batches takes."""
 
     shape: tuple[int, int, int]
     """Of one batch."""
@@ -73,7 +73,7 @@ def estimate_organize(
     Raises
     ------
     InputError
-        As `organize` would: no such block, or memory that cannot do.
+        As `organize` would: no such block, or too little memory.
     """
     captured = open_capture(source)
     chosen = captured.block(block)
@@ -100,7 +100,7 @@ def estimate_organize(
 
 
 def _beside_the_fit() -> float:
-    """Seconds an entry that entropies and decay curves take, measured on a small tensor."""
+    """Seconds per entry for entropies and decay curves, measured on a small tensor."""
     X = AttentionTensor(np.random.default_rng(0).random(_SAMPLE, dtype=np.float32))
     trees = [PartitionTree.dyadic(n) for n in _SAMPLE]
     measure_trees(X, trees)

@@ -62,7 +62,7 @@ def _map(r: OrganizeResult) -> FigureSpec:
 
 
 def _circuits(r: OrganizeResult) -> list[FigureSpec]:
-    """What makes the scores of a head, and what it copies, where the model could be asked."""
+    """What determines the scores of a head, and what it copies, where the model was available."""
     names = [f"{layer}.{head}" for layer, head in zip(r.heads["layer"], r.heads["head"], strict=True)]
     axes = {"score-parts": ("score_distance", "score_pair"), "copying": ("induction", "copying")}
     found = []

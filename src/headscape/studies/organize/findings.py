@@ -1,4 +1,4 @@
-"""What the organize study says, in sentences: roles, stability, and structure beyond the controls."""
+"""What the organize study found, in sentences: roles, stability, and structure beyond the controls."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 __all__ = ["findings"]
 
 FEWEST_DRAWS = 3
-"""Draws of random weights without which it is not decided what training made."""
+"""Draws of random weights needed to decide what training made."""
 
 
 def findings(r: OrganizeResult) -> list[Finding]:
@@ -59,16 +59,16 @@ def _scores(r: OrganizeResult) -> list[Finding]:
     places = {name: r.heads.iloc[int(values.fillna(-1.0).to_numpy().argmax())] for name, values in parts.items()}
     most = {name: f"{row['layer']}.{row['head']}" for name, row in places.items()}
     text = f"""
-        What a query looks for: of the variance of a row's scores, distance alone makes {medians["distance"]} in the
-        median head (most in {most["distance"]}), the key alone, whatever the query, {medians["key"]} ({most["key"]}), and the rest,
-        {medians["pair"]}, takes the pair of tokens ({most["pair"]}).
+        What a query looks for: in the median head, distance alone explains {medians["distance"]} of the variance of a row's
+        scores (most in {most["distance"]}), the key alone, whatever the query, {medians["key"]} ({most["key"]}), and the pair of
+        tokens the remaining {medians["pair"]} ({most["pair"]}).
     """
     found = [Finding(text, "head-grid")]
     if "sink_features" in r.heads and "role" in r.heads:
         sinks = r.heads.loc[r.heads["role"] == role_name("first"), "sink_features"].dropna()
         if len(sinks):
             text = f"""
-                In the {len(sinks)} heads that rest on the first token, the five largest features of that token make
+                In the {len(sinks)} heads that attend to the first token, its five largest features account for
                 {sinks.median():.0%} of its key's score (median; quartiles {sinks.quantile(0.25):.0%} and
                 {sinks.quantile(0.75):.0%}).
             """

@@ -1,4 +1,4 @@
-"""The table of heads: entropies, roles, and what the model itself says of each."""
+"""The table of heads: entropies, roles, and what was measured on the model itself."""
 
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ if TYPE_CHECKING:
 __all__ = ["asked", "head_table", "probed", "probed_roles"]
 
 SHOWN_AGAIN = 4
-"""Inputs that are shown to the model again for the parts of its scores."""
+"""Inputs that are given to the model again for the parts of its scores."""
 
 
 def asked(model: Model | None, captured: Capture, block: str, seed: int, folder: Folder, work: Work) -> Arrays:
-    """What the model itself says of each head, by column: scores on repeated random tokens, copying, parts of scores.
+    """What is measured on the model itself, by column: scores on repeated random tokens, copying, parts of scores.
 
     Nothing without a model; a column where it means nothing is left out.
     """
@@ -71,12 +71,12 @@ def probed(model: Model, seed: int) -> dict[str, dict[HeadId, float]]:
 
 
 def _parts(model: Model, captured: Capture, block: str) -> dict[str, dict[HeadId, float]]:
-    """What makes the scores of each head, on the first inputs, which are shown to the model again."""
+    """What determines the scores of each head, on the first inputs, which are given to the model again."""
     from headscape.attention.samples import replayed
     from headscape.attention.scoring import score_parts, sink_features
 
     if captured.run is None:
-        raise InputError("a capture in memory does not say what was shown to the model")
+        raise InputError("a capture in memory does not keep the inputs of the model")
     samples = replayed(model, captured, block)[:SHOWN_AGAIN]
     found = score_parts(model, samples)
     if model.images is None and model.causal:

@@ -13,10 +13,11 @@ import pandas as pd
 
 from headscape.geometry.diffusion import diffusion_map
 from headscape.intervals import Interval, mean_interval
-from headscape.results import FigureSpec, Finding, Result, few
+from headscape.results import few
 from headscape.roles import BLOCK_ROLES, ROLES, role_name
 from headscape.studies.organize.clusters import FolderRole, name_folders
 from headscape.studies.organize.stability import Stability, stability
+from headscape.studies.work.result import StudyResult
 from headscape.tree import PartitionTree
 
 __all__ = ["DECAY_RANKS", "ENTROPIES", "MEANINGS", "OrganizeResult"]
@@ -38,7 +39,7 @@ def _ratio(energy: Array, null: Array) -> Array:
 
 
 @dataclass(frozen=True, eq=False)
-class OrganizeResult(Result):
+class OrganizeResult(StudyResult):
     """The heads of a network, organized.
 
     `heads` has one row per head: entropies averaged over batches (`*_null`: of the shuffled null), role scores, role.
@@ -114,7 +115,7 @@ class OrganizeResult(Result):
 
     @cached_property
     def null_stability(self) -> dict[str, Stability]:
-        """The same for the shuffled null: how stable heads are without knowing where they look."""
+        """The same for the shuffled null: how stable heads are if only the sharpness of their rows is known."""
         return self._stability(self.null_entropies)
 
     def _stability(self, entropies: Array) -> dict[str, Stability]:
@@ -186,7 +187,7 @@ class OrganizeResult(Result):
 
     @cached_property
     def gain(self) -> Array:
-        """Per batch, how many times the null's share of energy in the top 1 % the organized tensor reaches."""
+        """Per batch, the share of energy in the top 1 % of the organized tensor's coefficients over the null's."""
         return _ratio(self.energy[:, 0], self.null_energy[:, 0])
 
     @cached_property
@@ -208,15 +209,3 @@ class OrganizeResult(Result):
         if len(self.heads) < 3:
             return np.zeros((len(self.heads), 1))
         return np.asarray(diffusion_map(self.affinity, n_components=min(3, len(self.heads) - 1)))
-
-    def findings(self) -> list[Finding]:
-        """Roles; stability, effect against the null and the natural order, controls."""
-        from headscape.studies.organize.findings import findings
-
-        return findings(self)
-
-    def figures(self) -> list[FigureSpec]:
-        """The head map, matrix, tree and grid; entropies, decay and energy; tables 1 and 2."""
-        from headscape.studies.organize.figures import figures
-
-        return figures(self)

@@ -1,4 +1,4 @@
-"""Stability: whether the same heads come out lowest and highest in every batch."""
+"""Stability: whether the same heads rank lowest and highest in every batch."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ FloatArray = npt.NDArray[np.float64]
 def kendall_w(values: npt.ArrayLike) -> tuple[float, float]:
     """Kendall's coefficient of concordance of rankings (n_batch, n_head), with its chi-square p; ties corrected.
 
-    1 when all batches rank alike, 1/n_batch on average when they rank at random.
+    1 if all batches give the same ranking, 1/n_batch on average for random rankings.
 
     >>> kendall_w([[1, 2, 3, 4], [1, 2, 3, 4], [1, 2, 3, 4]])[0]
     1.0
@@ -50,7 +50,6 @@ class Stability:
     bottom: npt.NDArray[np.int64]
     top: npt.NDArray[np.int64]
     overlaps_bottom: FloatArray
-    overlaps_top: FloatArray
     chance: float
     w: float
     w_p: float
@@ -64,11 +63,6 @@ class Stability:
     def always_bottom(self) -> int:
         """Heads that are in the lowest tenth of every batch."""
         return int((self.bottom == self.n_batches).sum())
-
-    @property
-    def always_top(self) -> int:
-        """Heads that are in the highest tenth of every batch."""
-        return int((self.top == self.n_batches).sum())
 
     @property
     def always_by_chance(self) -> float:
@@ -127,7 +121,6 @@ def stability(values: npt.ArrayLike, measure: str, share: float = 0.1) -> Stabil
         low.sum(axis=0),
         high.sum(axis=0),
         overlaps(low),
-        overlaps(high),
         chance,
         w,
         p,

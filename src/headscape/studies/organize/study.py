@@ -1,4 +1,4 @@
-"""Organize every captured batch, and ask what holds across batches and against a shuffled null."""
+"""Organize every captured batch, and test what holds across batches and against a shuffled null."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 __all__ = ["batch_files", "organize"]
 
 DRAWS = 5
-"""Draws of random weights at most; the batches are dealt out to them."""
+"""Draws of random weights at most; the batches are assigned to them in turn."""
 
 
 def organize(
@@ -52,16 +52,16 @@ def organize(
     source
         A capture or a run directory; in a directory each batch is stored when done, and a killed study resumes.
     block, kind
-        Which block of the network, and "probs" or "scores"; by default the only one there is, probabilities first. Of
-        several blocks (an encoder-decoder) and none named, each is organized, and a list of their results returned.
+        Which block of the network, and "probs" or "scores"; by default the only one, probabilities first. If
+        there are several (an encoder-decoder) and none is named, each is organized and a list of results returned.
     questionnaire
         Its settings are used for every batch; the default ones otherwise.
     model
         Adds induction and duplicate-token scores, measured on a repeated random sequence. True loads the run's own
-        model where it can be had.
+        model where possible.
     control
-        The same architecture with random weights, one or several draws, to which the batches are dealt out: each is
-        organized too. True makes up to 5 draws; with fewer than 3 it is not decided what training made.
+        The same architecture with random weights, one or several draws, to which the batches are assigned in turn:
+        each is organized too. True makes up to 5 draws; at least 3 are needed to decide what training made.
     loader
         How the run's model is loaded (device, number type, online).
     n_basis
@@ -76,7 +76,7 @@ def organize(
     Raises
     ------
     HeadscapeError
-        When all is tried, if batches failed; those done are kept.
+        After all batches were tried, if some failed; finished ones are kept.
 
     >>> result = hs.organize(run, model=model)
     >>> result.tree  # of the heads, what all inputs agree on
@@ -142,7 +142,7 @@ def _by_block(heads: Sequence[HeadId | str], blocks: Sequence[str]) -> dict[str,
 
 
 def _say_memory(captured: Capture, block: str, kind: Kind, questionnaire: Questionnaire, work: Work) -> None:
-    """Say beforehand where the memory limit, which is one of the fits, will not be one of the command."""
+    """Warn if the command will need more than the memory limit, which is per fit."""
     shape = tensor_shape(captured, block, kind)
     limit = questionnaire.max_memory
     fit = questionnaire.plan(shape, AXES, 4, held=True, threads=work.threads).memory
@@ -182,7 +182,7 @@ def _measured(
     folder: Folder,
     work: Work,
 ) -> tuple[list[Arrays], list[Arrays]]:
-    """The units of all batches, and of the same inputs dealt out to draws of random weights."""
+    """The units of all batches, and of the same inputs assigned to draws of random weights."""
     hashes = captured.content()
     steps = work.stage("organizing", len(captured) * (2 if draws else 1))
     same = {name: facts[name] for name in ("block", "kind", "n_basis")}

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 __all__ = ["summarize"]
 
 FEWEST_HEADS = 8
-"""Heads without which their distances say nothing as a whole."""
+"""Fewest heads for which statistics of all distances are computed."""
 PERMUTATIONS, RINGS = 300, 60
 
 
@@ -81,7 +81,7 @@ def summarize(
 def _landscape(
     heads: Sequence[HeadId], agreed: npt.NDArray[Any], batches: Sequence[Arrays], seed: int
 ) -> dict[str, npt.NDArray[Any]]:
-    """What the distances of the heads say as a whole, and how the fits went."""
+    """Statistics of all distances between heads, and how the fits converged."""
     steps = [found["compression"] for found in batches]
     most = max(map(len, steps))
     found = {"convergence": np.array([np.pad(s, (0, most - len(s)), constant_values=np.nan) for s in steps])}
@@ -101,7 +101,7 @@ def _drawn(
 ) -> dict[str, dict[str, npt.NDArray[Any]]]:
     """Heads of the first batch, with the orders of their own 2-D organization (figure 1).
 
-    An absent entry is given the mean of its row, so that it says nothing about which keys a query prefers.
+    An absent entry is given the mean of its row, so that it does not influence which keys a query prefers.
     """
     found = {}
     for head in shown:

@@ -1,4 +1,4 @@
-"""What the few-shot study says: each observation of Wertich (2024, chapter 8), measured beside its control."""
+"""What the few-shot study found: each observation of Wertich (2024, chapter 8), measured with its control."""
 
 from __future__ import annotations
 

@@ -20,12 +20,12 @@ MEASURES = (
     *("self", "drawn_self", "within", "cross", "first", "rest", "dropped"),
     *("entropy", "head_entropy", "sparsity", "largest"),
 )
-"""What `measure_map` says of a layer.
+"""What `measure_map` returns for a layer.
 
 self is the mean weight of a token on itself, the first token excluded. drawn_self is the same on the map that Wertich
 (2024) draws: of what a word gives to words and clues, the share that stays on the word itself, the first word excluded.
 For tokens of words and clues: within is the weight on other tokens of the same shot, cross on those of earlier shots,
-first on the first token, rest on the instruction and what stands between; dropped is what a picture of words and clues
+first on the first token, rest on the instruction and separators; dropped is what a picture of words and clues
 alone leaves out, first and rest. entropy is that of the rows over log(i + 1), head_entropy the mean of the same over
 heads, sparsity the share of entries below a tenth of the uniform weight, largest the largest entry off the first column.
 """

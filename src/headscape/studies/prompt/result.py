@@ -11,9 +11,9 @@ import numpy.typing as npt
 import pandas as pd
 
 from headscape.intervals import Interval, mean_interval
-from headscape.results import FigureSpec, Finding, Result
 from headscape.studies.prompt.maps import MEASURES
 from headscape.studies.prompt.sweep import Sweep
+from headscape.studies.work.result import StudyResult
 
 __all__ = ["COSINES", "PromptResult"]
 
@@ -23,7 +23,7 @@ COSINES = ("rho", "partial", "p", "rho_inner", "partial_inner", "p_inner")
 
 
 @dataclass(frozen=True, eq=False)
-class PromptResult(Result):
+class PromptResult(StudyResult):
     """Attention in few-shot prompts, for a model and edited versions of it.
 
     measures is (n_version, n_prompt, n_layer, n_measure) by `maps.MEASURES`, of maps averaged over heads; weighted
@@ -136,17 +136,5 @@ class PromptResult(Result):
         """One row per version; and per word where the number of examples was changed."""
         found = [(f"A clue for {self.targets[0]}", self.by_version())]
         if self.sweep is not None:
-            found.append(("Clues after so many examples", self.sweep.table(self.targets)))
+            found.append(("Clues by number of examples", self.sweep.table(self.targets)))
         return found
-
-    def findings(self) -> list[Finding]:
-        """The clue, patterns by depth and shot, cosines, then the controls."""
-        from headscape.studies.prompt.findings import findings
-
-        return findings(self)
-
-    def figures(self) -> list[FigureSpec]:
-        """Clues, maps by word and layer, measures by layer, controls."""
-        from headscape.studies.prompt.figures import figures
-
-        return figures(self)

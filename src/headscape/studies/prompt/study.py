@@ -87,21 +87,21 @@ def prompt(
     random_state: int = 0,
     **how: Unpack[How],
 ) -> PromptResult:
-    """Ask a causal model for crossword clues by example, and look at its attention (experiments E1 to E8).
+    """Have a causal model write crossword clues by example, and look at its attention (experiments E1 to E8).
 
     Parameters
     ----------
     model
         A causal language model with a fast tokenizer.
     run
-        A run directory, made where there is none: each version of the model is stored when done, and a killed study
+        A run directory, made if it does not exist: each version of the model is stored when done, and a killed study
         resumes.
     word, shots
         The target whose maps are drawn, and how many examples precede it: others of its category.
     table
         A CSV with columns word, clue and category; by default the one of the package.
     prompts
-        How many targets the numbers come from: the word and others of its category, each with examples of its own.
+        How many targets the numbers come from: the word and others of its category, each with its own examples.
     alphas
         Factors on the spectra of W_q and W_k, all layers at once.
     control
@@ -109,8 +109,8 @@ def prompt(
     chat
         Put the prompt into the model's chat template.
     sweep
-        Numbers of examples, such as (0, 1, 3, 5, 8): the same words are asked for after each of them too, with the
-        examples' clues in place and exchanged.
+        Numbers of examples, such as (0, 1, 3, 5, 8): clues for the same words are also written after each of them, with
+        the examples' clues in place and exchanged.
     how
         jobs (versions of the model at a time), threads, engine, resume, progress, say: see
         `headscape.studies.work.how.How`.
@@ -170,7 +170,7 @@ def _measured(
     unit: Callable[[Mapping[str, Any]], Path],
     work: Work,
 ) -> dict[str, Any]:
-    """Measure every version of the model; the trained one first, for all are shown the clues that it writes."""
+    """Measure every version of the model; the trained one first, because all are given the clues that it writes."""
     from headscape.statistics.edits import scaling_law
     from headscape.studies.prompt.versions import encode, measure_version, versions_of
 

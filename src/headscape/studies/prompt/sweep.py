@@ -1,4 +1,4 @@
-"""Clues after more and fewer examples: the same words asked for after every number of them (Wertich 2024, appendix A.1, A.4)."""
+"""Clues after more and fewer examples: the same words after every number of them (Wertich 2024, appendix A.1, A.4)."""
 
 from __future__ import annotations
 
@@ -104,7 +104,7 @@ def ask(
     seed: int,
     before: str = " ",
 ) -> dict[int, tuple[list[Text], list[Text], list[Text]]]:
-    """Prompts by number of examples: as asked, with the table's clue, and that with clues exchanged.
+    """Prompts by number of examples: plain, with the table's clue, and that with clues exchanged.
 
     More examples are put in front of those already there, so that the nearest stay the same.
     """

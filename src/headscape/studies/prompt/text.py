@@ -83,7 +83,7 @@ def choose_shots(table: Sequence[Entry], target: Entry, shots: int, random_state
     others = [e for e in table if e.category == target.category and e.word.casefold() != target.word.casefold()]
     if shots > len(others):
         raise InputError(
-            f"{shots} shots were asked for; the table has {len(others)} words in {target.category!r} besides {target.word!r}"
+            f"{shots} shots were requested; the table has {len(others)} words in {target.category!r} besides {target.word!r}"
         )
     rng = np.random.default_rng([random_state, *target.word.encode()])
     return [others[i] for i in rng.choice(len(others), shots, replace=False)]

@@ -123,7 +123,7 @@ def vectors_of(model: Model, ids: Sequence[int]) -> Array:
 
 @dataclass(frozen=True)
 class Version:
-    """A model as it is, or edited for the time of a block; a plain record, so that any process can make the edit.
+    """A model as it is, or edited inside a with block; a plain record, so that any process can make the edit.
 
     alpha scales the spectra of W_q and W_k; `by_scores` multiplies the scores by alpha^2 instead, where QK-norm would
     undo the scaling.
@@ -134,7 +134,7 @@ class Version:
     by_scores: bool = False
 
     def applied(self, model: Model, seed: int) -> AbstractContextManager[Any]:
-        """The model with this edit, for the time of a block."""
+        """The model with this edit, inside a with block."""
         rng = np.random.default_rng(seed)
         edits = {
             "truncated": lambda W: truncate(W, energy=KEPT_ENERGY),
@@ -157,7 +157,7 @@ def versions_of(alphas: Sequence[float], control: bool, by_scores: bool) -> list
 
 @dataclass(frozen=True)
 class Task:
-    """What all versions are asked: the prompts, the table's own clue for each, and how to measure.
+    """What all versions are given: the prompts, the table's own clue for each, and how to measure.
 
     Every version is shown the same texts: the prompts with the clues that the trained model wrote, which are found in
     the file `trained` (None for the trained model itself).

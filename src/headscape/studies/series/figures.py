@@ -31,7 +31,7 @@ def _names(r: SeriesResult) -> list[str]:
 
 
 def _kinds(r: SeriesResult) -> list[str]:
-    """Roles in the order of their colours: first those at the end, which the grid of heads has in the same colours."""
+    """Roles in the order of their colours: first those present at the end, which have the same colours in the grid of heads."""
     known = {role: i for i, role in enumerate((*ROLES, *BLOCK_ROLES))}
     held = {role for names in r.named for role in names}
     return sorted(held, key=lambda role: (role == MIXED, role not in r.named[-1], known.get(role, len(known))))

@@ -1,4 +1,4 @@
-"""What a series says, in sentences: which roles begin when, and whether the network still moves."""
+"""What a series found, in sentences: which roles begin when, and whether the network still changes."""
 
 from __future__ import annotations
 

@@ -10,8 +10,8 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
-from headscape.results import FigureSpec, Finding, Result
 from headscape.roles import MIXED
+from headscape.studies.work.result import StudyResult
 
 __all__ = ["ENTROPIES", "SeriesResult"]
 
@@ -25,7 +25,7 @@ SHOWN = 11
 
 
 @dataclass(frozen=True, eq=False)
-class SeriesResult(Result):
+class SeriesResult(StudyResult):
     """The heads of one network over training.
 
     scores is (n_step, n_role, n_batch, n_head); chance (n_role,) is what attention spread at random scores; held
@@ -118,15 +118,3 @@ class SeriesResult(Result):
         shown = table.iloc[np.unique(np.linspace(0, len(table) - 1, SHOWN).round().astype(int))]
         roles = [role for role in self.role_names if table[role].any()]
         return [("Heads that hold a role, by step", shown[["step", *roles, "change", "noise"]])]
-
-    def figures(self) -> list[FigureSpec]:
-        """The slider, scores over training, births, and how far the network moves."""
-        from headscape.studies.series.figures import figures
-
-        return figures(self)
-
-    def findings(self) -> list[Finding]:
-        """Which roles begin when, and whether the network still moves."""
-        from headscape.studies.series.findings import findings
-
-        return findings(self)

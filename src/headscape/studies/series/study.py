@@ -56,7 +56,7 @@ def series(
     out
         Where the result is kept (OUT/series): by default the folder of runs; nothing is kept for a list without it.
     block
-        Of an encoder-decoder: which block.
+        Which block of an encoder-decoder.
     random_state
         Seed of the organized tree, and of the sample behind the map of very many heads.
     how

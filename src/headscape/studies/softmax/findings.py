@@ -1,4 +1,4 @@
-"""What the softmax study says, in sentences: claims of Fasina, Pohle, Su and Coifman (2025), each beside its controls."""
+"""What the softmax study found, in sentences: claims of Fasina, Pohle, Su and Coifman (2025), each with its controls."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ UNIFORM = 0.005
 TWICE = 1.9
 """Ratio of exponents from which the residual counts as twice as regular."""
 FEWEST = 3
-"""Inputs without which nothing is decided, whatever was asked for."""
+"""Fewest inputs for any verdict, however many were requested."""
 
 
 def findings(r: SoftmaxResult) -> list[Finding]:
@@ -39,14 +39,14 @@ def findings(r: SoftmaxResult) -> list[Finding]:
 
 
 def _decided(r: SoftmaxResult, judgement: Judgement) -> Judgement:
-    """The judgement, if there are enough inputs for any."""
+    """The judgement, if there are enough inputs for one."""
     n, needed = len(r.values), min(ENOUGH, max(FEWEST, int(r.settings["batches"])))
-    few = f"too few inputs: {n}, it takes {needed} unless fewer are asked for"
+    few = f"too few inputs: {n}, at least {needed} are needed unless fewer are requested"
     return judgement if n >= needed else cannot_tell(few, judgement.statistic)
 
 
 def _share(r: SoftmaxResult, passing: BoolArray, what: str) -> tuple[str, Judgement]:
-    """For which share of heads `what` is so (n_input, n_head), not counting uniform ones; and whether that is nearly all."""
+    """The share of heads for which `what` is true (n_input, n_head), not counting uniform ones; and whether nearly all are."""
     varied = r.column("mean_kl") > UNIFORM
     count = np.where(varied.any(axis=1), varied.sum(axis=1), np.nan)
     share = mean_interval((passing & varied).sum(axis=1) / count)
@@ -106,7 +106,7 @@ def _pointwise(r: SoftmaxResult) -> Finding:
 
 
 def _orders(r: SoftmaxResult) -> list[Finding]:
-    """Eq. 12 without its boundary terms beside the mean, and with all terms of second order beside itself."""
+    """Eq. 12 without its boundary terms against the mean, and with all terms of second order against eq. 12 itself."""
     asked = {"softmax.printed": ("printed", "mean"), "softmax.second_order": ("second_order", "paraproduct")}
     if "printed_error" not in r.heads:
         return []

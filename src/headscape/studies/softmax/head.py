@@ -61,7 +61,7 @@ COLUMNS = (
     *_CONDITION,
     *(f"{variant}_{distance}" for variant in LATER_VARIANTS for distance in _DISTANCES),
 )
-"""What `measure` returns, in order; stored results are read by it, so that new ones come last."""
+"""What `measure` returns, in order; stored results are read by this list, so new ones come last."""
 
 
 class Trees(NamedTuple):
@@ -95,7 +95,7 @@ def as_probabilities(approximation: FloatArray, present: BoolArray) -> FloatArra
 def organize(g: FloatArray, present: BoolArray, settings: Mapping[str, Any]) -> Trees:
     """Organize the log-attention of one head by the 2-D questionnaire.
 
-    An absent entry is given the mean of its row, so that it says nothing about which keys a query prefers.
+    An absent entry is given the mean of its row, so that it does not influence which keys a query prefers.
     """
     filled = np.where(present, g, np.nanmean(g, axis=1, keepdims=True))
     questionnaire = Questionnaire(**settings)
@@ -210,7 +210,7 @@ def compare(
 
 
 def measure(head: Head, settings: Mapping[str, Any], random_state: int = 0) -> tuple[dict[str, float], str]:
-    """Everything the study says of one head on one input, by `COLUMNS`; and a note where something has no value."""
+    """Everything the study measures of one head on one input, by `COLUMNS`; and a note where a value is missing."""
     mixed_up = shuffled(head.g, head.present, random_state)
     null = Head(mixed_up, head.present, organize(mixed_up, head.present, settings))
     out, note = _regularity(head, null)

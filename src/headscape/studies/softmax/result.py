@@ -12,8 +12,8 @@ import numpy.typing as npt
 import pandas as pd
 
 from headscape.intervals import Interval, mean_interval
-from headscape.results import FigureSpec, Finding, Result
 from headscape.studies.softmax.head import COLUMNS, LATER_VARIANTS, VARIANTS
+from headscape.studies.work.result import StudyResult
 
 __all__ = ["ALL_VARIANTS", "CLOSE", "ENOUGH", "HEAD_VARIANTS", "LAYER_VARIANTS", "NAMES", "SoftmaxResult", "standing"]
 
@@ -51,7 +51,7 @@ NAMES = {
 }
 
 ENOUGH = 8
-"""Inputs that a verdict needs, unless fewer were asked for."""
+"""Inputs that a verdict needs, unless fewer were requested."""
 CLOSE = 0.1
 """Relative error up to which a decomposition counts as close to softmax; also how near to 0, in nats, averages must be
 for e^average to be 1 within a tenth."""
@@ -65,7 +65,7 @@ def standing(heads: pd.DataFrame, variant: str, tolerance: float) -> npt.NDArray
 
 
 @dataclass(frozen=True, eq=False)
-class SoftmaxResult(Result):
+class SoftmaxResult(StudyResult):
     """Softmax invariance of every head, at three depths.
 
     `heads` has one row per head: the mean over inputs of everything `softmax.head.measure` returns, the changes when
@@ -169,15 +169,3 @@ class SoftmaxResult(Result):
             return frame
         frame = frame.drop(columns=[f"all at once_{end}" for end in ("low", "high", "n")])
         return frame.assign(**{"all at once": [str(self.change_all(name)) for name in names]})
-
-    def findings(self) -> list[Finding]:
-        """The verdict first, then each depth, the assumption and the controls."""
-        from headscape.studies.softmax.findings import findings
-
-        return findings(self)
-
-    def figures(self) -> list[FigureSpec]:
-        """The paper's figures 1 and 2 for some heads, errors, exponents, condition, scales and changes."""
-        from headscape.studies.softmax.figures import figures
-
-        return figures(self)

@@ -58,7 +58,7 @@ def softmax(
     random_state: int = 0,
     **how: Unpack[How],
 ) -> SoftmaxResult:
-    """Ask of every head whether it is invariant to softmax: pointwise, by the condition of the proof, and in the model.
+    """Test whether every head is invariant to softmax: pointwise, by the condition of the proof, and in the model.
 
     The claim is that of Fasina, Pohle, Su and Coifman (Intrinsic and Extrinsic Organized Attention, 2025).
 
@@ -70,7 +70,7 @@ def softmax(
     heads, block
         Which heads, by default all of the block; the block has to be named where there are several.
     batches
-        How many of the captured inputs to use, at most; the first ones. Fewer than 8 decide only when asked for.
+        How many of the captured inputs to use, at most; the first ones. Fewer than 8 give a verdict only if requested here.
     questionnaire
         Its settings organize every head; the default ones otherwise.
     model, control, loader
@@ -88,10 +88,10 @@ def softmax(
     InputError
         If scores were not captured (the message says how), heads do not exist, or there is only one token.
     HeadscapeError
-        When all is tried, if layers failed; those done are kept.
+        After all layers were tried, if some failed; finished ones are kept.
 
     >>> hs.softmax(run, heads=["decoder.0.1"], batches=1, model=model).headline()
-    'It cannot be told whether heads are invariant to softmax (Fasina, Pohle, Su and Coifman, 2025)'
+    'We cannot tell whether heads are invariant to softmax (Fasina, Pohle, Su and Coifman, 2025)'
     """
     integer("batches", batches, low=1)
     positive("tolerance", finite("tolerance", tolerance))

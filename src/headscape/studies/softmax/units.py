@@ -70,8 +70,8 @@ class Layer:
             off = max(float(np.abs(own - p).max()) for own, p in zip(softmax, probs, strict=True))
             if off > OFF:
                 raise InputError(
-                    f"softmax of the scores of layer {self.place} differs from its probabilities by {off:.2g}: the layer has a window or a sink "
-                    "of its own, which this study does not support; choose --heads of other layers"
+                    f"softmax of the scores of layer {self.place} differs from its probabilities by {off:.2g}: the layer has "
+                    "its own window or sink, which this study does not support; choose --heads of other layers"
                 )
         return scores, present
 

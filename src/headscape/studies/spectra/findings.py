@@ -1,4 +1,4 @@
-"""What the spectra study says, in sentences: claims of the thesis (Wertich, 2024) about W_q, W_k and W_v, and alignment."""
+"""What the spectra study found, in sentences: claims of the thesis (Wertich, 2024) about W_q, W_k and W_v, and alignment."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 __all__ = ["findings"]
 
 SURE = 0.99
-"""How often random rotations make at most the number of heads that counts as chance."""
+"""How often random rotations give at most the number of heads that counts as chance."""
 
 
 def findings(r: SpectraResult) -> list[Finding]:
@@ -73,8 +73,8 @@ def _pressed(r: SpectraResult) -> Finding:
 def _above_noise(r: SpectraResult) -> Finding:
     own, xavier = (", ".join(f"W_{kind} {r.above_noise(kind, x):.0%}" for kind in "qkv") for x in (False, True))
     text = f"""
-        Singular values above those of noise of the same shape and energy at the same rank: {own}; above noise of Xavier's variance (the
-        thesis' measure, about 10 % there): {xavier}.
+        How much of the weights exceeds noise: the share of singular values above those of noise of the same shape and
+        energy, rank by rank, is {own}; above noise of Xavier's variance (the thesis' measure, about 10 % there) {xavier}.
     """
     return Finding(text, "against-noise")
 
@@ -87,20 +87,22 @@ def _outliers(r: SpectraResult) -> Finding:
         return "; ".join(f"{shape}: {', '.join(found)}" for shape, found in shares.items() if found) or "none"
 
     text = (
-        "Singular values outside the law of Marchenko and Pastur for the variance and shape of their matrix, by shape"
-        f"{' (at initialization in brackets)' if r.has_initial else ''}. Above its upper edge: {listed('above')}. Below its lower edge, which "
-        f"square matrices do not have: {listed('below')}. Only matrices of one shape compare; 1 % of noise matrices have one such value per side."
+        "How far the spectra leave the law of noise: shares of singular values outside the law of Marchenko and Pastur "
+        "for the variance and shape of their matrix, by shape"
+        f"{' (at initialization in brackets)' if r.has_initial else ''}. Above its upper edge: {listed('above')}. "
+        f"Below its lower edge, which square matrices do not have: {listed('below')}. Only matrices of one shape "
+        "compare; 1 % of noise matrices have one such value per side."
     )
     return Finding(text, "outside")
 
 
 def _rounding(r: SpectraResult) -> Finding:
-    """What 4-bit weights cannot say."""
+    """What 4-bit weights cannot show."""
     below = ", ".join(f"{KIND_NAMES[kind]} {r.below_rounding(kind):.0%}" for kind in r.kinds)
     text = f"""
-        The smallest singular values are rounding: the weights were stored as {r.quantized}, which makes
-        {r.matrices["rounding"].median():.1%} of the energy of a matrix (median), and below the largest singular value of that rounding
-        alone lie, of the values of {below}.
+        The smallest singular values are rounding: the weights were stored as {r.quantized}, and rounding makes
+        {r.matrices["rounding"].median():.1%} of the energy of a matrix (median). The shares of values below the largest singular value
+        of that rounding alone are {below}.
     """
     return Finding(text, "against-noise")
 
@@ -162,7 +164,8 @@ def _symmetric(r: SpectraResult) -> Finding:
     )
     share = r.heads["symmetric"]
     text = f"""
-        The symmetric part of W_q^T W_k holds {own} of its energy, mean over layers{f" (at initialization {first})" if first else ""};
-        unrelated matrices have 0.5. {int((share > 0.6).sum())} heads have more than 0.6, {int((share < 0.4).sum())} less than 0.4.
+        How symmetric the scores are: the symmetric part of W_q^T W_k holds {own} of its energy, mean over
+        layers{f" (at initialization {first})" if first else ""}; unrelated matrices have 0.5.
+        {int((share > 0.6).sum())} heads have more than 0.6, {int((share < 0.4).sum())} less than 0.4.
     """
     return Finding(text, "symmetric")

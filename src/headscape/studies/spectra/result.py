@@ -11,8 +11,8 @@ import numpy.typing as npt
 import pandas as pd
 
 from headscape.intervals import Interval, mean_interval
-from headscape.results import FigureSpec, Finding, Result
 from headscape.statistics.spectra import MarchenkoPastur
+from headscape.studies.work.result import StudyResult
 
 __all__ = ["KIND_NAMES", "Histograms", "SpectraResult"]
 
@@ -35,7 +35,7 @@ class Histograms(NamedTuple):
 
 
 @dataclass(frozen=True, eq=False)
-class SpectraResult(Result):
+class SpectraResult(StudyResult):
     """Spectra and alignments of a model's weights, beside noise and the model's initialization.
 
     `heads` has one row per query head: z and p of its base alignment, by_chance (the share of random rotations with |z|
@@ -189,15 +189,3 @@ class SpectraResult(Result):
     def above_noise(self, kind: str, xavier: bool = False) -> float:
         """Share of the singular values of a kind above those of noise at the same rank, mean over matrices."""
         return float(np.mean([(own > noise).mean() for own, noise in self.beside_noise(kind, xavier)]))
-
-    def findings(self) -> list[Finding]:
-        """What the thesis says of spectra, then alignment, then what was left out."""
-        from headscape.studies.spectra.findings import findings
-
-        return findings(self)
-
-    def figures(self) -> list[FigureSpec]:
-        """Table, spectra against noise, by layer, alignment by head."""
-        from headscape.studies.spectra.figures import figures
-
-        return figures(self)

@@ -62,9 +62,9 @@ def spectra(
     model
         Any model whose matrices are understood; only one short input is run.
     run
-        A run, or its directory, made when it is not there; each layer is stored when done, and a killed study resumes.
+        A run, or its directory, made if it does not exist; each layer is stored when done, and a killed study resumes.
     control
-        The same architecture with random weights: what was there before training.
+        The same architecture with random weights: the model before training.
     rotations
         Number of random rotations behind the p-values of the alignments.
     how
@@ -78,7 +78,7 @@ def spectra(
 
     >>> result = hs.spectra(model, rotations=20)
     >>> result.headline()
-    'It cannot be told whether W_q and W_k are sparser than W_v'
+    'We cannot tell whether W_q and W_k are sparser than W_v'
     >>> list(result.to_frame())[:6]  # one row per head: how W_q and W_k align
     ['block', 'layer', 'head', 'z', 'p', 'by_chance']
     """
@@ -128,7 +128,7 @@ def spectra(
 
 
 def _run_at(path: Path, model: Model, seed: int) -> Run:
-    """The run at a path, made when it is not there; an `InputError` where it is of another model."""
+    """The run at a path, made if it does not exist; an `InputError` if it is of another model."""
     if not (path / "run.json").is_file():
         return Run.create(path, config={"kind": "weights", "seed": seed}, model=model.describe(), inputs={})
     run = Run.open(path)
@@ -219,7 +219,7 @@ def _rounding(values: Array, shape: tuple[int, int], variance: float) -> dict[st
 
 
 def _head(arrays: Mapping[str, Array], h: int, width: int) -> dict[str, float]:
-    """What the table says of one query head; keys and values are those of its group."""
+    """The row of one query head; keys and values are those of its group."""
     found = {name: arrays[name][h] for name in ("z", "z_other", "shared", "shared_other", "symmetric")}
     for kind in PER_HEAD:
         values = arrays.get(f"heads/{kind}")

@@ -1,4 +1,4 @@
-"""What table 1 says, in sentences. The claims are those of Masumura and Taki (2025)."""
+"""What table 1 shows, in sentences. The claims are those of Masumura and Taki (2025)."""
 
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ def _alone(r: Table1Result) -> Finding:
 
 
 def _second_column(r: Table1Result) -> Finding:
-    """The printed column must be that of the hidden state: with the same skip and a' = 0 it must not come out too."""
+    """The printed column must be due to the hidden state: the same skip with a' = 0 must not give it too."""
     printed = PRINTED["MHA"][: r.depth]
     n, (_, hidden, skip, both) = len(printed), r.variants
     away = {(s, v): _away(r, s, v, printed) for s in r.names for v in r.variants}
@@ -97,7 +97,9 @@ def _second_column(r: Table1Result) -> Finding:
     setting = min(r.names, key=lambda name: abs(off[name, both].value))
     control = off[setting, skip]
     size = control if control.value >= 0 else control.scaled(-1)
-    alone = judge(size, above=LIKE, control="decades: so far from the printed column the same skip must be with a' = 0")
+    alone = judge(
+        size, above=LIKE, control="decades from the printed column, which a' = 0 with the same skip must exceed"
+    )
     ends = [f"{r.column(setting, name)[:, n - 1].mean():.2g}" for name in (skip, both)]
     without = min(abs(off[name, hidden].value) for name in r.names)
     rest = f"""

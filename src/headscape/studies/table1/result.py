@@ -11,7 +11,7 @@ import numpy.typing as npt
 import pandas as pd
 
 from headscape.collapse.residual import roundoff
-from headscape.results import FigureSpec, Finding, Result
+from headscape.studies.work.result import StudyResult
 
 __all__ = ["PRINTED", "Table1Result"]
 
@@ -30,7 +30,7 @@ PRINTED = {
 
 
 @dataclass(frozen=True, eq=False)
-class Table1Result(Result):
+class Table1Result(StudyResult):
     """The relative residual by depth of attention-only networks, and their bounds.
 
     residual is (n_setting, n_variant, n_seed, depth): the mean over images of each seed's network. bounds has one row
@@ -119,15 +119,3 @@ class Table1Result(Result):
         """Table 1 for each setting, and Theorem D.3."""
         found = [(f"Table 1, {name}: mean [smallest, largest seed]", self.shown(name)) for name in self.names]
         return [*found, ("Theorem D.3 beside the residual without norm and skip, powers of ten", self.shown_theorem)]
-
-    def findings(self) -> list[Finding]:
-        """Whether the table is reproduced, whether hidden state or skip prevents collapse, and what the bounds say."""
-        from headscape.studies.table1.findings import findings
-
-        return findings(self)
-
-    def figures(self) -> list[FigureSpec]:
-        """The table, the four variants by depth, and the bounds, for every setting."""
-        from headscape.studies.table1.figures import figures
-
-        return figures(self)

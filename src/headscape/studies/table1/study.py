@@ -46,13 +46,13 @@ def table1(
 ) -> Table1Result:
     """Run attention-only ViT-T networks (197 tokens, width 192, 3 heads) at initialization, in float64.
 
-    Every seed draws a network and its patch embedding, and sees other images of the sample (Fashion-MNIST; the paper
+    Every seed draws a network and its patch embedding, and is given other images of the sample (Fashion-MNIST; the paper
     has CIFAR-10). A network of depth n is the first n layers of a deeper one, so one pass gives every depth.
 
     Parameters
     ----------
     run
-        A run directory, made if it is not there: finished networks are kept, and a killed study resumes.
+        A run directory, made if it does not exist: finished networks are kept, and a killed study resumes.
     seeds, images
         How many networks, and images for each.
     alpha, alpha_hidden

@@ -33,7 +33,7 @@ Arrays = dict[str, npt.NDArray[Any]]
 
 @dataclass(frozen=True)
 class TextData:
-    """Token ids of each part, one stream each, and how many bytes a token stands for on average."""
+    """Token ids of each part, one stream each, and the mean number of bytes per token."""
 
     parts: Arrays
     outputs: int  # the vocabulary
@@ -102,7 +102,7 @@ Data = TextData | ImageData
 
 
 def stored_data(data: Data | Path, config: NetworkConfig) -> Data:
-    """What a unit of work is given: the data, or a folder of `save_record`."""
+    """The input of a unit of work: the data, or a folder of `save_record`."""
     return data if not isinstance(data, Path) else _read(data, ImageData if config.kind == "vit" else TextData)
 
 
@@ -111,11 +111,15 @@ def _read(folder: Path, kind: type[Data]) -> Data:
     return load_record(kind, folder)
 
 
-def check_source(config: NetworkConfig, text: str | Path | None, images: str | Path | None) -> None:
+def check_source(
+    config: NetworkConfig, text: str | Path | None, images: str | Path | None, augment: str | None = None
+) -> None:
     """Raise an `InputError` if a network cannot be trained on what is given, before anything is read."""
     if config.kind != "vit":
         if images is not None:
             raise InputError("a language model is trained on text, not on images")
+        if augment is not None:
+            raise InputError("augment changes images; a language model is trained on text")
         return
     if text is not None:
         raise InputError("a ViT is trained on images, not on text")

@@ -1,4 +1,4 @@
-"""What the training comparison says, in sentences. The claims are those of Masumura and Taki (2025)."""
+"""What the training comparison found, in sentences. The claims are those of Masumura and Taki (2025)."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ COLLAPSED = 0.01
 MOVED = 0.05
 """Change of entropy by layer, beyond that between seeds, from which it counts as changed; 1 is the largest entropy."""
 FEW = 3
-"""Seeds below which intervals say little."""
+"""Number of seeds below which intervals are of little use."""
 
 
 def findings(r: TrainResult) -> list[Finding]:
@@ -42,7 +42,7 @@ def findings(r: TrainResult) -> list[Finding]:
 
 
 def usable(r: TrainResult) -> Judgement:
-    """Whether standard attention clearly beats the strongest baseline: otherwise no comparison says anything."""
+    """Whether standard attention clearly beats the strongest baseline: otherwise comparisons are meaningless."""
     own, name, reached = mean_interval(r.scores("standard")), r.rival, r.baselines[r.strongest]
     return judge(own, above=reached, control=name) if r.images else judge(own, below=reached, control=name)
 
@@ -187,7 +187,7 @@ def _cautions(r: TrainResult) -> list[Finding]:
         which = ", ".join(f"{row.arm} at {row.rate:g}" for row in diverged.itertuples())
         found.append(Finding(f"Runs whose loss did not stay finite: {which}.", "rates"))
     if len(r.settings["seeds"]) < FEW:
-        found.append(Finding("Fewer than three seeds: the intervals say little or do not exist.", "scores"))
+        found.append(Finding("Fewer than three seeds: the intervals are wide or do not exist.", "scores"))
     return found
 
 

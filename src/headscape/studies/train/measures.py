@@ -67,7 +67,7 @@ def _tapped(network: Transformer | Pretrained, tap: Tap) -> AbstractContextManag
 
 @contextmanager
 def lesioned(network: Transformer | Pretrained, how: Lesion) -> Iterator[None]:
-    """Make all attention of a network uniform, or remove its output, for the time of the block."""
+    """Make all attention of a network uniform, or remove its output, inside the with block."""
     with _tapped(network, _Lesioned(how, network.config.kind != "vit")):
         yield
 

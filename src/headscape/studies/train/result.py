@@ -12,7 +12,7 @@ import numpy.typing as npt
 import pandas as pd
 
 from headscape.intervals import Interval, mean_interval, student_interval
-from headscape.results import FigureSpec, Finding, Result
+from headscape.studies.work.result import StudyResult
 
 __all__ = ["TrainResult"]
 
@@ -22,7 +22,7 @@ LOSSES = ("valid_loss", "test_loss", "score", "uniform", "removed")
 
 
 @dataclass(frozen=True, eq=False)
-class TrainResult(Result):
+class TrainResult(StudyResult):
     """The comparison of arms (kinds of attention).
 
     `trials` has one row per run: arm, rate, seed, kept (False: it only served to choose a rate), chosen (at the rate
@@ -180,18 +180,6 @@ class TrainResult(Result):
             (TITLE, whole[scores]),
             ("The same networks without their attention", whole[rest][whole["seeds"] != ""]),
         ]
-
-    def findings(self) -> list[Finding]:
-        """Each arm against standard attention, what makes the difference, the tokens, and cautions."""
-        from headscape.studies.train.findings import findings
-
-        return findings(self)
-
-    def figures(self) -> list[FigureSpec]:
-        """Scores, loss curves, learning rates, token similarity."""
-        from headscape.studies.train.figures import figures
-
-        return figures(self)
 
 
 def _layer_rows(log: Mapping[str, Any]) -> list[dict[str, Any]]:

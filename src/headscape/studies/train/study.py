@@ -77,7 +77,7 @@ def train(
     For each arm, every learning rate is tried with the first seed; the `finalists` of lowest validation loss are run
     with all seeds, and the one whose mean validation loss over the seeds is lowest is taken. A seed means the same
     first weights and the same batches in every arm, so arms are compared within seeds. The weights judged are those of
-    the best validation loss of a run. Beside them stand what n-grams or a linear classifier reach, what each network
+    the best validation loss of a run. Also reported are what n-grams or a linear classifier reach, what each network
     loses when its attention is made uniform or removed, and, in the arm `longer`, a gain that should be detected.
 
     Parameters
@@ -103,9 +103,9 @@ def train(
     sizes
         Changes to the preset's network: layers, heads, dim, tokens, patch, ...
     alpha, alpha_hidden, init
-        Of Modern Hopfield Attention; of several values every combination is an arm of its own.
+        Parameters of Modern Hopfield Attention; with several values every combination is a separate arm.
     steps, batch
-        Instead of the preset's; a batch is sequences or images in a step.
+        Replace the preset's; a batch is the sequences or images of a step.
     evaluations
         Each keeps the weights and measures the layers.
     patience
@@ -140,17 +140,12 @@ def train(
         integer(count, value, low=1)
     check_seed(random_state)
     attention = _attentions(arms, alpha, alpha_hidden, init)
-    if name not in PRESETS and _is_model(name):
-        for kind in attention.values():
-            check_further(kind)
-    chosen = preset(name) if name in PRESETS or not _is_model(name) else _further(name)
+    chosen = _preset(name, attention)
     network = replace(chosen.network, **dict(sizes or {}))
     asked = {"steps": chosen.steps if steps is None else steps, "batch": chosen.batch if batch is None else batch}
     asked |= {"evaluations": evaluations, "patience": patience, "accumulate": accumulate}
     made = _plan(chosen, network, asked, autocast, chosen.augment if augment is None else augment, device)
-    if augment is not None and network.kind != "vit":
-        raise InputError("augment changes images; a language model is trained on text")
-    check_source(network, text, images)
+    check_source(network, text, images, augment)
     tried = _rates(chosen.rates if rates is None else rates, search_steps, made)
     data = _data(name, network, text, images, tokenizer, tokenizer_name)
     made = replace(made, network=network if network.kind == "model" else replace(network, outputs=data.outputs))
@@ -203,7 +198,7 @@ def _data(name: str, network: NetworkConfig, text: Any, images: Any, tokenizer: 
 def _attentions(
     arms: Sequence[str], alpha: float | Sequence[float], alpha_hidden: float | Sequence[float], init: Init
 ) -> dict[str, Attention]:
-    """The attention of each arm; with several alphas of each combination that an arm uses, named by them."""
+    """The attention of each arm; with several alphas, of each combination that an arm uses, named by them."""
     if not arms or len(set(arms)) < len(arms):
         raise InputError(f"name each arm once, of {', '.join(ARMS)}; given were {', '.join(arms) or 'none'}")
     visible, hidden = ([x] if isinstance(x, float | int) else list(x) for x in (alpha, alpha_hidden))
@@ -253,6 +248,15 @@ def _plan(
 
 def _is_model(name: str) -> bool:
     return name in BUNDLED or Path(name).is_dir()
+
+
+def _preset(name: str, attention: Mapping[str, Attention]) -> Preset:
+    """What a name stands for; arms that a trained model cannot take are refused."""
+    if name in PRESETS or not _is_model(name):
+        return preset(name)
+    for kind in attention.values():
+        check_further(kind)
+    return _further(name)
 
 
 def _further(name: str) -> Preset:

@@ -1,4 +1,4 @@
-"""The Dask engine: a cluster of processes on this machine, or the workers of a scheduler that is there already."""
+"""The Dask engine: a cluster of processes on this machine, or the workers of a running scheduler."""
 
 from __future__ import annotations
 
@@ -27,17 +27,17 @@ from headscape.version import __version__
 __all__ = ["ANSWER_SECONDS", "WORKER_ENVIRONMENT", "DaskEngine"]
 
 ANSWER_SECONDS = 10.0
-"""How long a scheduler may take to answer, and its first worker to be there."""
+"""How long a scheduler may take to answer, and its first worker to appear."""
 GONE_SECONDS = 60.0
 """How long a study waits while no worker is left, or the scheduler is gone."""
 LOOK_SECONDS = 1.0
-"""How often it looks whether they are."""
+"""How often it checks."""
 ADDRESS = re.compile(r"(tcp|tls)://(\[[0-9a-fA-F:]+\]|[^\s/:\[\]]+):(\d{1,5})")
 WORKER_ENVIRONMENT = dict.fromkeys(
     ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "NUMEXPR_NUM_THREADS", "NUMBA_NUM_THREADS"), "1"
 )
-"""One thread a worker: as many workers as there are cores fill a machine."""
-DIED = Failure("every worker that took it died, perhaps for want of memory")
+"""One thread per worker: as many workers as cores fill a machine."""
+DIED = Failure("every worker that took it died, perhaps because memory ran out")
 _ONE_AT_A_TIME = threading.Lock()
 
 
@@ -51,7 +51,7 @@ class DaskEngine(Engine):
     Raises
     ------
     InputError
-        If Dask is not installed or the address is none.
+        If Dask is not installed or the address is not valid.
 
     >>> engine = hs.DaskEngine(jobs=2)  # two processes here: hs.organize(run, engine=engine)
     >>> engine = hs.DaskEngine(scheduler="tcp://10.0.0.1:8786")  # the workers of a cluster
@@ -86,7 +86,7 @@ class DaskEngine(Engine):
         Raises
         ------
         InputError
-            If it is about data in memory, nobody answers, there is no worker, or a worker would not do.
+            If the data are in memory, nobody answers, there is no worker, or a worker does not fit.
         """
         known = [folder.resolve() for folder in folders if folder is not None]
         if len(known) < len(folders):
@@ -145,7 +145,7 @@ class DaskEngine(Engine):
 
 
 def _on_worker(version: str, function: Function, arguments: Sequence[Any]) -> Failure | None:
-    """One unit on a worker; one at a time in a process, whatever threads Dask has: models and threads are shared."""
+    """One unit on a worker; one at a time per process, however many threads Dask has: models and threads are shared."""
     if version != __version__:  # a worker that came when the study had begun
         return Failure(f"its worker has headscape {__version__}, this is {version}")
     with _ONE_AT_A_TIME:
@@ -153,7 +153,7 @@ def _on_worker(version: str, function: Function, arguments: Sequence[Any]) -> Fa
 
 
 def _outcome(future: Any) -> Failure | None:
-    """What became of a unit, of which Dask says that it is over."""
+    """The outcome of a unit that Dask reports as finished."""
     from distributed import KilledWorker
 
     if future.status == "finished":
@@ -168,7 +168,7 @@ def _outcome(future: Any) -> Failure | None:
 
 
 class _Watch:
-    """Says which workers are lost, and gives up when there is nobody to wait for."""
+    """Reports which workers are lost, and gives up when there is nobody to wait for."""
 
     def __init__(self, client: Any, say: Callable[[str], None]) -> None:
         self._client, self._say = client, say
@@ -186,14 +186,14 @@ class _Watch:
             workers = None
         if workers is not None:
             for lost in sorted(self._workers - workers):
-                self._say(f"worker {lost} is lost; what it was at is done again")
+                self._say(f"worker {lost} is lost; its unit is done again")
             self._workers = workers
         if workers:
             self._alive = now
         elif now - self._alive > GONE_SECONDS:
             what = "the scheduler is gone" if workers is None else "no worker is left"
             raise HeadscapeError(
-                f"{what} since {GONE_SECONDS:.0f} s; when it is back the same command goes on with what is missing"
+                f"{what} since {GONE_SECONDS:.0f} s; when it is back the same command continues with what is missing"
             )
 
 
@@ -202,7 +202,7 @@ class _Watch:
 
 @contextmanager
 def _silenced() -> Iterator[None]:
-    """Keep what Dask logs below critical from the terminal, in this process and for this time."""
+    """Keep Dask's log messages below critical off the terminal, in this process and during a block."""
     import distributed  # noqa: F401 - sets its levels when imported
 
     loggers = [
@@ -253,7 +253,7 @@ def _cluster(jobs: int) -> Iterator[Any]:
 
 @contextmanager
 def _connected(address: str) -> Iterator[Any]:
-    """A scheduler that is there already."""
+    """A running scheduler."""
     from distributed import Client
 
     with warnings.catch_warnings():
@@ -282,7 +282,7 @@ def _connected(address: str) -> Iterator[Any]:
 
 
 async def _kind_of(address: str) -> str:
-    """What answers at an address, in good time: a `Client` waits for ever for one that takes calls and says nothing."""
+    """What answers at an address, within a limit: a `Client` waits for ever for a server that accepts calls and never answers."""
     from distributed import Security, rpc
 
     arguments = Security().get_connection_args("client")  # type: ignore[no-untyped-call]
@@ -292,7 +292,7 @@ async def _kind_of(address: str) -> str:
 
 
 def _asked(client: Any, function: Function, *arguments: Any) -> Mapping[str, Any]:
-    """What every worker answers; an exception where it could not."""
+    """The answer of every worker; an exception if it could not."""
     answers: Mapping[str, Any] = client.run(function, *arguments, on_error="return")
     return answers
 
@@ -311,7 +311,7 @@ def _versions_checked(client: Any) -> list[str]:
 
 
 def _folder_checked(client: Any, folder: Path) -> None:
-    """Raise unless every worker can read and write this very folder."""
+    """Raise unless every worker can read and write this same folder."""
     token = folder / f".headscape-{secrets.token_hex(8)}"
     try:
         token.write_text(token.name)

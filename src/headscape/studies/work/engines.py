@@ -35,14 +35,14 @@ Function = Callable[..., object]
 
 @dataclass(frozen=True)
 class Failure:
-    """Why a unit failed, in one line, and whether that is a mistake in what was asked."""
+    """Why a unit failed, in one line, and whether that is a mistake in the request."""
 
     cause: str
     mistake: bool = False
 
 
 def attempt(function: Function, arguments: Sequence[Any]) -> Failure | None:
-    """Run a unit; what it raises comes back as a line, so that the other units are not lost.
+    """Run a unit; an exception is returned as a line, so that the other units are not lost.
 
     >>> attempt(int, ["7"]), attempt(int, ["seven"])
     (None, Failure(cause="ValueError: invalid literal for int() with base 10: 'seven'", mistake=False))
@@ -66,8 +66,8 @@ def attempt(function: Function, arguments: Sequence[Any]) -> Failure | None:
 class Engine(ABC):
     """Runs independent units, each of which writes its own file.
 
-    `jobs` is how many at a time. Where `apart`, units and their arguments travel to other processes, perhaps of other
-    machines: they are functions of a module, and what they work on is named by a path.
+    `jobs` is how many at a time. Where `apart`, units and their arguments are sent to other processes, perhaps on other
+    machines: they are functions of a module, and their data are named by a path.
     """
 
     jobs: int
@@ -79,11 +79,11 @@ class Engine(ABC):
 
     @abstractmethod
     def threads(self, asked: int | None) -> int:
-        """Threads within a unit: those asked for, or what suits the engine."""
+        """Threads within a unit: the number given, or what suits the engine."""
 
     @abstractmethod
     def started(self, folders: Sequence[Path | None], say: Callable[[str], None]) -> AbstractContextManager[None]:
-        """Be ready for units that work on these folders; None stands for data that are only in memory."""
+        """Be ready for units that work on these folders; None means data that are only in memory."""
 
     @abstractmethod
     def run(self, function: Function, units: Sequence[Sequence[Any]]) -> Iterator[tuple[int, Failure | None]]:
@@ -93,7 +93,7 @@ class Engine(ABC):
 class LocalEngine(Engine):
     """Processes of this machine, by joblib; one job is this process itself.
 
-    `backend` is "processes", or "threads" for units that share a model and leave the interpreter's lock.
+    `backend` is "processes", or "threads" for units that share a model and release the interpreter's lock.
     """
 
     def __init__(self, jobs: int = 1, backend: Literal["processes", "threads"] = "processes") -> None:
@@ -121,8 +121,8 @@ class LocalEngine(Engine):
             yield from parallel(delayed(_numbered)(i, function, unit) for i, unit in enumerate(units))
         except TerminatedWorkerError:
             raise HeadscapeError(
-                "a process that worked on a unit was killed, perhaps for want of memory; the same command with fewer "
-                "--jobs goes on with what is missing"
+                "a worker process was killed, perhaps because memory ran out; the same command with fewer "
+                "--jobs continues with what is missing"
             ) from None
 
 
@@ -143,7 +143,7 @@ def make_engine(name: str = "local", jobs: int = 1, scheduler: str | None = None
     Raises
     ------
     InputError
-        An unknown name, an address that is none, a scheduler for another engine, or Dask is not installed.
+        An unknown name, an invalid address, a scheduler for another engine, or Dask is not installed.
     """
     if name not in ENGINES:
         raise InputError(f"engine is one of {', '.join(ENGINES)}, not {name!r}")

@@ -1,4 +1,4 @@
-"""Where a study lives: a folder named by its key, beside the units that all studies of its kind share.
+"""Where a study is stored: a folder named by its key, next to the units that all studies of its kind share.
 
 RUN/<study>/<key>/study.json         settings and inputs, written first
 RUN/<study>/<key>/result.json        written last: a study without it is not finished
@@ -46,7 +46,7 @@ class Folder:
         return self.units / f"{name}-{digest(FORMAT, self.study, *facts)[:KEY_LETTERS]}.{ending}"
 
     def save(self, result: Result) -> None:
-        """Write the result, and with it that the study is finished."""
+        """Write the result, which marks the study as finished."""
         result.save(self.path)
 
 
@@ -68,7 +68,7 @@ def study_folder(
     Raises
     ------
     InputError
-        When another process is at the same study; or with `work.resume` when there is none with these settings.
+        When another process works on the same study; or with `work.resume` when there is none with these settings.
     """
     plain = json.loads(json.dumps({"settings": settings, "inputs": inputs}))
     key = digest(FORMAT, study, plain)[:KEY_LETTERS]
@@ -101,13 +101,13 @@ def _refuse_other(home: Path, study: str, plain: Mapping[str, Any]) -> None:
                 if before.get(name) != now.get(name):
                     raise InputError(
                         f"the study {study} in {home} cannot be resumed: {name} was {before.get(name)!r} and is "
-                        f"{now.get(name)!r}; without --resume it starts anew, and the earlier one is kept"
+                        f"{now.get(name)!r}; without --resume it starts over, and the earlier one is kept"
                     )
 
 
 @dataclass(frozen=True)
 class Kept:
-    """A study that is on disk: its kind, its folder, what it was made with, and when it was finished (None: not yet)."""
+    """A study on disk: its kind, its folder, what it was made with, and when it was finished (None: not yet)."""
 
     study: str
     path: Path
@@ -120,23 +120,23 @@ class Kept:
         return Folder(self.study, self.path.name, self.path, self.path.parent / UNITS)
 
     def result(self, run: Run, kind: type[R]) -> R:
-        """Its result, the one way in which a kept study of a run is read; an `InputError` as in `check`."""
+        """Its result; stored studies are read only here. An `InputError` as in `check`."""
         self.check(run)
         return kind.load(self.path)
 
     def check(self, run: Run) -> None:
-        """Raise an `InputError` if a batch it read is another one now, or is gone where others are left.
+        """Raise an `InputError` if a batch it read has changed, or is gone while others are left.
 
-        Batches that are new do not count, nor that all are gone: what is not there is not taken for something else.
+        New batches are no error, nor is a run without any batch: nothing can then be mistaken for something else.
         """
         said = self.facts.get("inputs")
         read = {n: h for n, h in said.items() if n.startswith("batch ")} if isinstance(said, dict) else {}
         there = {f"batch {number}": run.batch_path(number) for number in run.finished_batches if read}
         for name, content in read.items() if there else ():
             if name not in there or content != file_hash(there[name]):
-                found = f"another {name} than is there now" if name in there else f"{name}, which is gone"
+                found = f"{name}, which has changed" if name in there else f"{name}, which is gone"
                 raise InputError(
-                    f"the study {self.study} in {run.path} was made of {found}; run `headscape {self.study} {run.path}` again"
+                    f"the study {self.study} in {run.path} was made from {found}; run `headscape {self.study} {run.path}` again"
                 )
 
     @property
@@ -145,7 +145,7 @@ class Kept:
         return sum(file.stat().st_size for file in self.path.rglob("*") if file.is_file())
 
     def delete(self) -> None:
-        """Remove it, and the units when no other study of its kind is left or at work; not while a process writes it."""
+        """Remove it, and its units if no other study of its kind is left or running; not while a process writes it."""
         own = self.path.with_name(f"{self.path.name}{LOCK}")
         with locked(own, f"the study {self.study}/{self.path.name}", lambda _: None):
             shutil.rmtree(self.path)

@@ -1,4 +1,4 @@
-"""What units need that is in memory, handed to other processes: data through files, models by name."""
+"""How other processes get what is in memory: data through files, models by name."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def models_for(work: Work, models: Mapping[str, Model]) -> tuple[Mapping[str, Mo
 
     names = {key: name for key, model in models.items() if (name := named(model)) is not None}
     if len(names) < len(models):
-        work.say("a model that has no files cannot be loaded by other processes: what runs it stays in this one")
+        work.say("a model without files cannot be loaded by other processes: its units run in this one")
         return models, replace(work, engine=LocalEngine())
     return names, work
 

@@ -1,11 +1,11 @@
-"""How to work: who runs the units of a study, with how many threads, and who hears of it. None of it changes a byte."""
+"""How to work: what runs the units of a study, and who is told. None of it changes a byte of the result."""
 
 from __future__ import annotations
 
 import warnings
 from collections.abc import Callable
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol, TypedDict, Unpack
 
@@ -16,10 +16,10 @@ __all__ = ["How", "Progress", "Say", "Steps", "Work"]
 
 
 class Progress(Protocol):
-    """Called with what is done and what there is to do; one that knows stages also has `stage(name)`."""
+    """Called with the numbers done and to do; one that knows stages also has `stage(name)`."""
 
     def __call__(self, done: int, total: int, /) -> None:
-        """Say how far it is."""
+        """Report progress."""
 
 
 Say = Callable[[str], None]
@@ -27,12 +27,12 @@ Say = Callable[[str], None]
 
 
 class How(TypedDict, total=False):
-    """What every study takes beside its own settings.
+    """What every study takes in addition to its own settings.
 
     jobs: units at a time. threads: within one unit; by default the cores divided by the jobs. engine: "local", "dask",
-    or an engine of `headscape.studies.work.engines`. resume: raise instead of starting anew where the study was begun
+    or an engine of `headscape.studies.work.engines`. resume: raise instead of starting over if the study was begun
     with other settings. progress: called with done and total. say: called with lines for the user. warn: called with
-    what the result lacks, and why; without it `say` is, and without both it is a Python warning.
+    what the result lacks, and why; by default `say` is called, or a Python warning given.
     """
 
     jobs: int
@@ -74,10 +74,6 @@ class Work:
         """Threads within a unit."""
         return self.engine.threads(self.asked_threads)
 
-    def quietly(self) -> Work:
-        """The same without a bar."""
-        return replace(self, progress=lambda done, total: None)
-
     def stage(self, name: str, total: int) -> Steps:
         """Begin a stage of so many steps; the bar shows its name."""
         begin = getattr(self.progress, "stage", None)
@@ -88,7 +84,7 @@ class Work:
     def started(self, *folders: Path | None) -> AbstractContextManager[None]:
         """Have the engine ready for units that work on these folders; None stands for data that are only in memory.
 
-        A folder that is not there yet is looked for where it will be made.
+        A folder that does not exist yet is replaced by the one in which it will be made.
         """
         places = [None if folder is None else folder.absolute() for folder in folders]
         there = [p and next(above for above in (p, *p.parents) if above.is_dir()) for p in places]
@@ -103,6 +99,6 @@ class Steps:
         progress(0, total)
 
     def one(self) -> None:
-        """One more is done."""
+        """Count one more."""
         self._done += 1
         self._progress(self._done, self._total)

@@ -35,13 +35,13 @@ class Loader:
         Raises
         ------
         InputError
-            The run was imported and has no model; the model is not there any more, or its weights are others now.
+            The run was imported and has no model; the model no longer exists, or its weights have changed.
         """
         source = run.model_source
         if source is None:
-            raise InputError(f"{run.path} was imported: there is no model; capture one for what needs it")
+            raise InputError(f"{run.path} was imported and has no model; capture one for studies that need it")
         if run.meta["model"].get("location") and not Path(source).exists():
-            raise InputError(f"the model of {run.path} is not at {source} any more; put it back, or capture again")
+            raise InputError(f"the model of {run.path} is no longer at {source}; put it back, or capture again")
         model = self.load(source, str(run.meta["model"].get("dtype", "float32")), random_init)
         captured = run.meta["model"].get("fingerprint")
         if random_init is None and captured is not None and model.fingerprint != captured:
@@ -52,7 +52,7 @@ class Loader:
         return model
 
     def load(self, source: str, dtype: str = "float32", random_init: int | None = None) -> Model:
-        """A model by name or path, in the number type that was asked for or `dtype`; or that of a training run."""
+        """A model by name or path, in the requested number type or `dtype`; or that of a training run."""
         from headscape.attention.models import load_model
         from headscape.hopfield.trained import is_training_run
 
@@ -75,7 +75,7 @@ class Loader:
 
 
 def _difference(was: Mapping[str, Any], model: Model) -> str:
-    """What is different about a model now: facts of its architecture, else only its weights."""
+    """What has changed about a model: facts of its architecture, else only its weights."""
     facts = [name for name in ARCHITECTURE if name in was and was[name] != getattr(model, name)]
     if facts:
         return ", ".join(f"{name} is {getattr(model, name)} and was {was[name]}" for name in facts)
@@ -96,8 +96,8 @@ def models_of(
 ) -> tuple[Model | None, Model | None]:
     """The model and the control a study is to use: those given; for True the capture's own, and its random weights.
 
-    A study that can do without its model goes on when it cannot be loaded, and warns of what is left out (`without`); a
-    control that was asked for is not left out silently.
+    A study that can do without its model continues when it cannot be loaded, and warns of what is left out (`without`);
+    a requested control is not left out silently.
     """
     if control is True and captured.run is None:
         raise InputError("random weights need a run of a model; these are arrays in memory: give control=")

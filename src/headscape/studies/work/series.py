@@ -28,7 +28,7 @@ def bars(named: Mapping[str, Interval]) -> dict[str, Any]:
 
 
 def _ends(ends: Sequence[Interval]) -> dict[str, Any]:
-    """Both ends of intervals, and how many inputs they rest on."""
+    """Both ends of intervals, and the number of inputs behind them."""
     return {name: np.array([getattr(end, name) for end in ends]) for name in ("low", "high", "n")}
 
 

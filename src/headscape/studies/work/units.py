@@ -19,7 +19,7 @@ from headscape.studies.work.how import Steps, Work
 __all__ = ["reachable", "run_units"]
 
 LISTED = 5
-"""Failed units, and causes, named in the error at the end; each has been said with its cause when it failed."""
+"""Failed units, and causes, named in the error at the end; each was reported with its cause when it failed."""
 
 
 @contextmanager
