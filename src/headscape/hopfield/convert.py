@@ -149,7 +149,8 @@ def _by_layer(alpha_hidden: Share) -> By:
     if callable(alpha_hidden):
         return alpha_hidden
     if not isinstance(alpha_hidden, Sequence):
-        return lambda _: alpha_hidden
+        fixed: float = alpha_hidden
+        return lambda _: fixed
     made = [torch.tensor(own)[:, None, None] if isinstance(own, Sequence) else own for own in alpha_hidden]
     return made.__getitem__
 

@@ -202,9 +202,9 @@ def _unsure(r: TrainResult) -> str:
         two = tries.nsmallest(2, "valid_loss")
         if len(two) > 1 and len(runs) > 1 and two["valid_loss"].diff().iloc[1] < runs["valid_loss"].std():
             close.append(f"{arm} ({' and '.join(f'{rate:g}' for rate in two['rate'])})")
-    best = search[search["arm"] == "standard"]["score"]
-    best, beaten = (best.max(), r.baselines[r.strongest]) if r.images else (-best.min(), -r.baselines[r.strongest])
-    short = f", which do not reach the {r.rival}" if best < beaten else ""
+    reached, sign = search[search["arm"] == "standard"]["score"], 1 if r.images else -1
+    behind = (sign * reached).max() < sign * r.baselines[r.strongest]
+    short = f", which do not reach the {r.rival}" if behind else ""
     if not close and not short:
         return ""
     text = f"Learning rates were chosen by one seed in runs of {r.settings['search_steps']} steps{short}."
