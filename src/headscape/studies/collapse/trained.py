@@ -174,9 +174,11 @@ class _Watch(Tap):
 
 def _bounds(layer: HopfieldAttention, tokens: Tensor, scores: Tensor, state: HiddenState | None) -> LayerBounds:
     """The bounds of one layer; the printed one is of a hidden state with one a', and of H that is not divided by sqrt(dk)."""
-    heads = [p.weight.unflatten(0, (-1, layer.head_dim)).numpy() for p in (layer.q_proj, layer.k_proj, layer.v_proj)]
+    heads = [
+        p.weight.view(-1, layer.head_dim, p.in_features).numpy() for p in (layer.q_proj, layer.k_proj, layer.v_proj)
+    ]
     q, k, v = (np.repeat(w, layer.n_heads // len(w), axis=0) for w in heads)
-    o = layer.out_proj.weight.unflatten(1, (-1, layer.head_dim)).permute(1, 2, 0).numpy()
+    o = layer.out_proj.weight.view(-1, layer.n_heads, layer.head_dim).permute(1, 2, 0).numpy()
     printed = layer.hidden_logit is None and layer.scheme == "forward-backward" and layer.init == "zero"
     before = None if state is None else state.scores[0].numpy() * layer.head_dim**0.5
     W_QK = q.swapaxes(1, 2) @ k if printed else None

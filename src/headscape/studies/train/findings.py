@@ -168,8 +168,8 @@ def _entropy(r: TrainResult, arm: str) -> Finding:
 
 def _layers(by_seed: pd.DataFrame) -> str:
     """The lowest and highest layer's mean, with their numbers."""
-    mean = by_seed.mean()
-    return f"{mean.min():.2f} (layer {mean.idxmin() + 1}) to {mean.max():.2f} (layer {mean.idxmax() + 1})"
+    mean = by_seed.mean().to_numpy()
+    return f"{mean.min():.2f} (layer {mean.argmin() + 1}) to {mean.max():.2f} (layer {mean.argmax() + 1})"
 
 
 def _cautions(r: TrainResult) -> list[Finding]:
