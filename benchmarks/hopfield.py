@@ -1,9 +1,11 @@
 """Hopfield attention beside standard eager attention: forward and backward, same shapes, in turns.
 
-    python benchmarks/hopfield.py [--tokens 512] [--layers 6] [--repeats 7] [--threads 1]
+    python benchmarks/hopfield.py [--tokens 512] [--layers 6] [--repeats 7] [--threads 1] [--csv FILE]
 
 "layers" is a stack of attention layers: standard eager attention written out in plain torch, and `HopfieldAttention`.
 "gpt2" is a GPT-2 of the same size by transformers with its own eager attention, and the same under `to_hopfield`.
+"training" is the network of `headscape train gpt`, forward and backward on 8 x 128 bytes, in several of its arms: what a
+step costs where arms are compared by number of steps. "inference" is carried scores as the bias of fused attention.
 Memory is the highest sum of what torch has allocated and not yet freed during one forward and backward pass, from the
 profiler's record; weights and their gradients are not in it.
 """
@@ -11,7 +13,9 @@ profiler's record; weights and their gradients are not in it.
 from __future__ import annotations
 
 import argparse
+import csv
 from collections.abc import Callable
+from pathlib import Path
 
 import torch
 from torch import Tensor, nn
@@ -21,6 +25,8 @@ from torch.profiler import ProfilerActivity, profile
 from _timing import in_turns, table
 from headscape.hopfield.convert import to_hopfield
 from headscape.hopfield.layer import HopfieldAttention
+from headscape.hopfield.networks import Transformer, arm
+from headscape.hopfield.presets import PRESETS
 
 LIMIT_TIME, LIMIT_MEMORY = 1.6, 1.5
 
@@ -64,6 +70,7 @@ def main() -> None:
     parser.add_argument("--batch", type=int, default=2)
     parser.add_argument("--repeats", type=int, default=7)
     parser.add_argument("--threads", type=int, default=1)
+    parser.add_argument("--csv", type=Path)
     options = parser.parse_args()
     torch.set_num_threads(options.threads)
     torch.manual_seed(0)
@@ -123,11 +130,35 @@ def main() -> None:
         },
         options.repeats,
     )
+    rows += training(options.repeats)
     rows += fused(x, heads, options.repeats)
     shape = f"{options.batch} x {n} tokens, {options.layers} layers x {heads} heads x {dim}"
     print(f"{shape}, forward and backward, medians of {options.repeats}, {options.threads} thread(s); ")
     print(f"limits: time {LIMIT_TIME}, memory {LIMIT_MEMORY} of standard eager attention\n")
-    print(table(["what", "attention", "cpu seconds", "time over standard", "peak MB", "memory over standard"], rows))
+    columns = ["what", "attention", "CPU s", "time over the first", "peak MB", "memory over the first"]
+    print(table(columns, rows))
+    if options.csv:
+        with options.csv.open("w", newline="", encoding="utf-8") as file:
+            file.write(f"# python benchmarks/hopfield.py; {shape}, medians of {options.repeats}\n")
+            csv.writer(file, lineterminator="\n").writerows([columns, *rows])
+
+
+def training(repeats: int) -> list[list[str]]:
+    """What a step of a training comparison costs in each arm."""
+    preset = PRESETS["gpt"]
+    ids = torch.randint(0, 256, (preset.batch, preset.network.tokens))
+
+    def step(name: str) -> Callable[[], None]:
+        network = Transformer(preset.network, arm(name))
+
+        def call() -> None:
+            F.cross_entropy(network(ids).logits.flatten(0, 1), ids.flatten()).backward()
+
+        return call
+
+    return ratios(
+        "training", {name: step(name) for name in ("standard", "hidden", "both", "realformer", "learned")}, repeats
+    )
 
 
 def fused(x: Tensor, heads: int, repeats: int) -> list[list[str]]:

@@ -19,7 +19,7 @@ from pathlib import Path
 
 import numpy as np
 
-from headscape.intervals import Interval, mean_interval, median_interval
+from headscape.intervals import Interval, mean_interval, median_interval, student_interval
 from headscape.papers import claim, claims
 from headscape.records import as_records
 from headscape.storage import write_json
@@ -192,6 +192,107 @@ def kept(name: str) -> str:
     return table(columns, rows)
 
 
+TRAINED = DOCS / "results" / "hopfield"
+
+
+def comparisons(names: str) -> str:
+    """One row per training comparison that is kept: the verdicts, and what they rest on; arms that were not run are left out."""
+    arms = {"hidden": "hidden state", "both": "Modern Hopfield Attention", "realformer": "RealFormer"}
+    columns = ["trained", "seeds", "standard", "best baseline", *arms.values(), "a third more steps (control)"]
+    rows = []
+    for name in names.split():
+        if not (TRAINED / name / "findings.json").is_file():
+            continue
+        said = {f["claim"]: f for f in json.loads((TRAINED / name / "findings.json").read_text(encoding="utf-8"))}
+        table_ = {row["arm"]: row for row in _csv(f"hopfield/{name}/table")}
+        by_arm = {row["arm"]: row for row in _csv(f"hopfield/{name}/arms")}
+        unit = next(column for column in table_["standard"] if column in ("bits per byte", "% of test images"))
+        beaten = list(table_.values())[-1]
+        row = [name, by_arm["standard"]["seeds"], f"{table_['standard'][unit]} {unit}"]
+        row.append(f"{beaten['arm']} {beaten[unit]}")
+        for arm in (*arms, "longer"):
+            found = said.get("train.control" if arm == "longer" else f"train.{arm}")
+            row.append(
+                "" if found is None or arm not in by_arm else f"{SIGNS[found['verdict']]}: {_change(by_arm[arm])}"
+            )
+        rows.append(row)
+    return table(columns, rows)
+
+
+def _change(row: dict[str, str]) -> str:
+    """The change of an arm from standard attention, as its table shows it."""
+    low, high = row["change_low"], row["change_high"]
+    return f"{float(row['change']):+.3g}" + (f" [{float(low):.3g}, {float(high):.3g}]" if low else "")
+
+
+def _csv(name: str) -> list[dict[str, str]]:
+    """The rows of docs/results/NAME.csv."""
+    with (DOCS / "results" / f"{name}.csv").open(encoding="utf-8", newline="") as file:
+        return list(csv.DictReader(file))
+
+
+def collapsed(names: str) -> str:
+    """Tokens after the last layer of trained networks, by comparison and arm, and what follows for the paper's claims."""
+    rows, said = [], []
+    for name in names.split():
+        if not (TRAINED / name / "findings.json").is_file():
+            continue
+        found = _csv(f"hopfield/{name}/layers")
+        depth = max(int(row["layer"]) for row in found)
+        for arm in dict.fromkeys(row["arm"] for row in found):
+            own = [row for row in found if row["arm"] == arm]
+            end = max(int(row["step"]) for row in own)
+            final = [row for row in own if int(row["step"]) == end]
+            last = [row for row in final if int(row["layer"]) == depth]
+            spans = [student_interval([float(row[m]) for row in last]) for m in ("residual", "rank", "similarity")]
+            most = max(float(row["aligned"]) for row in final if int(row["layer"]))
+            rows.append([name, arm, *map(str, spans), f"{most:.2%}"])
+        findings_ = json.loads((TRAINED / name / "findings.json").read_text(encoding="utf-8"))
+        said += [f"* {name}: {_text(f['text'])}" for f in findings_ if f["claim"] in ("train.tokens", "train.entropy")]
+    columns = ["trained", "arm", "residual", "effective rank", "mean cosine", "aligned pairs, most in a layer and seed"]
+    return table(columns, rows) + "\n" + "\n".join(said) + "\n"
+
+
+def trained(given: str) -> str:
+    """A section on one training comparison, NAME TITLE: what was trained, arms, findings; nothing before it is kept."""
+    name, _, title = given.partition(" ")
+    place = TRAINED / name
+    if not (place / "findings.json").is_file():
+        return ""
+    facts = json.loads((place / "study.json").read_text(encoding="utf-8"))
+    said = json.loads((place / "findings.json").read_text(encoding="utf-8"))
+    lines = [f"### {name}: {title}", "", _settings(facts), "", kept(f"hopfield/{name}/table")]
+    lines += [f"* {SIGNS[f['verdict']][:2] if f['verdict'] else ''}{_text(f['text'])}" for f in said]
+    for figures, what, how in (
+        ("4 to 12", "similarity", "mode / median / mean of the cosines of pairs of tokens / share at .99 or more"),
+        ("13 to 20", "entropy", "entropy over its maximum: lowest head / mean / highest head"),
+    ):
+        lines += ["", f"Figures {figures} of the paper, at the end of training ({how}), all seeds together:", ""]
+        lines += [kept(f"hopfield/{name}/{what}").rstrip()]
+    return "\n".join(lines) + "\n"
+
+
+def _settings(facts: dict) -> str:
+    """What was trained, on what, and how its learning rates were chosen."""
+    asked, data = facts["settings"], facts["inputs"]["data"]
+    net, n = asked["network"], len(asked["seeds"])
+    sizes = f"{net['layers']} layers × {net['heads']} heads × width {net['dim']}"
+    if "images" in data:
+        each, source = "images", f"{data['counts']['train']:,} training images of {data['images']}"
+        each += f" ({(net['image'] // net['patch']) ** 2 + 1} tokens)"
+    else:
+        each = f"windows of {net['tokens']} {'bytes' if data['tokenizer'] == 'bytes' else 'tokens'}"
+        source = f"{data['bytes'] / 1e6:.3g} MB of text ({data['text']})"
+    rates = ", ".join(f"{rate:g}" for rate in asked["rates"])
+    chosen = f"learning rates {rates}"
+    if asked["finalists"] >= len(asked["rates"]) > 1:
+        chosen += ", each with all seeds"
+    elif len(asked["rates"]) > 1:
+        chosen += f", chosen by one seed in runs of {asked['search_steps']:,} steps"
+    steps = f"{asked['steps']:,} steps of {asked['batch']} {each}"
+    return f"`{asked['name']}`, {sizes}: {steps}, {source}, {n} seed{'s' * (n > 1)}; {chosen}."
+
+
 def coverage(_: str) -> str:
     """How often intervals hold the truth: normal and log-normal inputs, means and medians, 4,000 draws each."""
     sizes = (2, 3, 5, 8, 10, 30)
@@ -296,6 +397,9 @@ MAKERS = {
         listed,
         models,
         quantized,
+        comparisons,
+        trained,
+        collapsed,
     )
 }
 

@@ -20,6 +20,7 @@ __all__ = [
     "mean_interval",
     "median_interval",
     "of_draws",
+    "student_interval",
 ]
 
 LEVEL = 0.95
@@ -110,11 +111,7 @@ def mean_interval(values: npt.ArrayLike) -> Interval:
     x = x[~np.isnan(x)]
     if len(x) == 0:
         return Interval(NAN, n=0, why="no input")
-    if 1 < len(x) < UNANIMOUS and not np.ptp(
-        x
-    ):  # nothing to learn a spread from: what is left is the rule of the median
-        return Interval(float(x[0]), n=len(x), why=TOO_FEW)
-    return _about(float(x.mean()), x, skewed=bool((x > 0).all() or (x < 0).all()))
+    return _unless_alike(x, skewed=bool((x > 0).all() or (x < 0).all()))
 
 
 def geometric_interval(values: npt.ArrayLike) -> Interval:
@@ -129,6 +126,27 @@ def geometric_interval(values: npt.ArrayLike) -> Interval:
         span = mean_interval(np.log10(np.asarray(values, dtype=float)))
         value, low, high = (float(np.power(10.0, end)) for end in (span.value, span.low, span.high))
     return Interval(value, low, high, span.n, span.why)
+
+
+def student_interval(values: npt.ArrayLike) -> Interval:
+    """Mean of independent inputs with Student's interval alone.
+
+    For quantities that may have either sign, such as the difference of two trained networks: that a few of them have
+    the same sign says nothing of skew, so the interval for log-normal inputs of `mean_interval` has no place.
+
+    >>> student_interval([1.0, 2.0, 3.0])
+    Interval(value=2.0, low=-0.484..., high=4.484..., n=3, why='')
+    """
+    x = np.asarray(values, dtype=float).ravel()
+    x = x[~np.isnan(x)]
+    return _unless_alike(x, skewed=False) if len(x) else Interval(NAN, n=0, why="no input")
+
+
+def _unless_alike(x: npt.NDArray[np.float64], skewed: bool) -> Interval:
+    """Few inputs that all agree give no spread to learn from: what is left is the rule of the median."""
+    if 1 < len(x) < UNANIMOUS and not np.ptp(x):
+        return Interval(float(x[0]), n=len(x), why=TOO_FEW)
+    return _about(float(x.mean()), x, skewed)
 
 
 def another(values: npt.ArrayLike) -> Interval:

@@ -333,7 +333,20 @@ def test_generation_without_a_cache_is_greedy_search_by_hand(name):
     assert torch.equal(got, expected) and got.shape[1] > 5
 
 
-DECODERS = ["gpt2", "llama", "mistral", "qwen3", "gemma2", "gemma3", "gpt-oss", "falcon", "bloom", "mpt", "gptj"]
+DECODERS = [
+    "gpt2",
+    "llama",
+    "mistral",
+    "qwen3",
+    "gemma2",
+    "gemma3",
+    "gpt-oss",
+    "falcon",
+    "falcon-alibi",
+    "bloom",
+    "mpt",
+    "gptj",
+]
 
 
 def windowed(name):
@@ -402,10 +415,46 @@ def test_a_share_by_layer_is_a_schedule_or_is_learned():
         expected = network(ids).logits
     with to_hopfield(network, alpha_hidden=lambda layer: torch.sigmoid(logits[layer]), skip="residual"):
         found = network(ids).logits
-        assert not hasattr(network.config, RECORD)  # what a function does cannot be written down
     torch.testing.assert_close(found, expected)
     found.pow(2).mean().backward()
     assert (logits.grad.abs().amin(dim=(1, 2, 3)) > 0).all()
+
+
+def test_a_layer_without_a_share_hands_on_its_own_scores():
+    network = make("llama").double()
+    ids = torch.randint(3, 100, (1, 6))
+    found = {}
+    for init in ("zero", "first", "debias"):
+        with to_hopfield(network, alpha_hidden=[0.0, 0.5], init=init, skip="residual"):
+            found[init] = network(ids).logits
+    with to_hopfield(network, alpha_hidden=0.5, init="first", skip="residual"):  # H_1 = S_1, as with a' = 0 there
+        expected = network(ids).logits
+    for logits in found.values():
+        torch.testing.assert_close(logits, expected)
+
+
+@pytest.mark.parametrize("given", [[[0.1, 0.2], [0.3, 0.4]], [0.5], [], [0.5, [0.1] * 3]])
+def test_a_list_of_shares_has_one_for_each_layer_or_head(given):
+    message = "a number, or one per head"
+    with pytest.raises(hs.InputError, match=message), to_hopfield(make("llama"), alpha_hidden=given, skip="residual"):
+        pass
+
+
+def test_learned_shares_are_saved_as_a_list_and_a_function_says_that_it_is_not(tmp_path):
+    network, ids = make("llama"), torch.randint(3, 100, (1, 9))
+    learned = torch.linspace(0.1, 0.8, 8).view(2, 4)
+    with torch.no_grad():
+        with to_hopfield(network, alpha_hidden=lambda layer: learned[layer][:, None, None], skip="residual"):
+            expected = network(ids).logits
+            network.save_pretrained(tmp_path / "function")
+        with to_hopfield(network, alpha_hidden=learned.tolist(), skip="residual"):
+            torch.testing.assert_close(network(ids).logits, expected)
+            network.save_pretrained(tmp_path / "list")
+        model = hs.load_model(tmp_path / "list", device="cpu")
+        torch.testing.assert_close(model.module(ids).logits, expected, atol=1e-5, rtol=1e-5)
+        model.module.headscape_conversion.close()
+    with pytest.raises(hs.InputError, match="function of the layer, which no file holds"):
+        hs.load_model(tmp_path / "function", device="cpu")
 
 
 def test_gradient_checkpointing_gives_the_same_gradients():

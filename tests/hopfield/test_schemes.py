@@ -78,6 +78,28 @@ def test_gradients_flow_through_the_iteration(scheme, monkeypatch):
     assert torch.autograd.gradcheck(lambda t: layer(*layer(t))[0], (tokens,), atol=1e-6)
 
 
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("scheme", ["forward-forward", "backward-forward", "backward-backward", "central", "sum"])
+def test_every_scheme_works_under_autocast(scheme, dtype):
+    torch.manual_seed(0)
+    layers = [HopfieldAttention(16, 2, scheme=scheme) for _ in range(3)]
+
+    def through(x):
+        state = None
+        for layer in layers:
+            x, state = layer(x, state, causal=True)
+        return x
+
+    x = torch.randn(2, 7, 16)
+    exact = through(x)
+    with torch.autocast("cpu", dtype):
+        rounded = through(x)
+    rounded.float().pow(2).mean().backward()
+    torch.testing.assert_close(rounded, exact, atol=0.05, rtol=0.05)
+    grads = [p.grad for layer in layers for p in layer.parameters() if p.grad is not None]  # late scores may be unused
+    assert len(grads) > 16 and all(torch.isfinite(grad).all() for grad in grads)
+
+
 def test_a_step_that_is_too_large_is_an_error():
     layer, _, x = one_head("backward-backward", 0.0, 0.5)
     layer.v_proj.weight.data.mul_(50)

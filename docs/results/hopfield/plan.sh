@@ -21,8 +21,8 @@ JOBS=${JOBS:-1} # runs at a time; the numbers do not depend on it
 known() {
   test -e "$LOGS/$1/run.json" || return 0
   mkdir -p "$OUT/$1/train/units"
-  cp -n "$LOGS/$1/run.json" "$OUT/$1/"
-  cp -n "$LOGS/$1/logs"/*.json "$OUT/$1/train/units/"
+  cp -n "$LOGS/$1/run.json" "$OUT/$1/" || true # newer versions of cp call a file that exists a failure
+  cp -n "$LOGS/$1/logs"/*.json "$OUT/$1/train/units/" || true
 }
 
 # keep: the logs of what is trained so far; also when this is stopped
@@ -48,6 +48,12 @@ compare() {
 
 compare depth6 5 gpt --text "$BOOKS" --search-steps 600 --rates 1.5e-3,3e-3,6e-3,1.2e-2 \
   --arms standard,hidden,both,realformer,learned,rescaled,longer
+# both rates that did best, each with all seeds; half of its runs are those of depth6
+mkdir -p "$OUT/rates6/train/units"
+cp -n "$OUT/depth6/run.json" "$OUT/rates6/" || true
+cp -n "$OUT/depth6/train/units"/standard-rate0.003-seed?-?*.json "$OUT/depth6/train/units"/hidden-rate0.003-seed?-?*.json \
+  "$OUT/depth6/train/units"/baselines-*.json "$OUT/rates6/train/units/" || true
+compare rates6 5 gpt --text "$BOOKS" --rates 3e-3,6e-3 --finalists 2 --arms standard,hidden
 compare vit 3 vit --images "$IMAGES" --batch 32 --steps 6000 --search-steps 900 --rates 5e-4,1e-3,2e-3 --augment none \
   --arms standard,hidden,both,longer
 compare depth12 3 gpt --text "$BOOKS" --layers 12 --steps 3000 --search-steps 400 --arms standard,hidden,both

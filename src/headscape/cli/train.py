@@ -147,7 +147,8 @@ def train(
     options |= {"tokenizer_name": tokenizer or "bytes", "sizes": sizes.given, "random_state": asked.seed}
     with asked.working("training") as how:
         result = run_train(network, folder, **options, **how)
-    finish(result, asked.as_json, at=folder)
+    further = result.settings["network"]["kind"] == "model"  # which the collapse study does not take
+    finish(result, asked.as_json, at=folder, then="more seeds: the same command with --seeds" if further else None)
 
 
 def _numbers(text: str, what: str) -> list[float]:

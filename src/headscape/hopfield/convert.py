@@ -6,7 +6,7 @@ its residual: in the first sum after a layer's attention that has the layer's ow
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from typing import Any, TypeVar
 
@@ -29,7 +29,8 @@ RECORD = "headscape_hopfield"
 
 _IN_PLACE = (torch.Tensor.add_, torch.Tensor.__iadd__)
 _SUMS = (torch.add, torch.Tensor.add, torch.Tensor.__add__, torch.Tensor.__radd__, *_IN_PLACE)
-Share = float | Callable[[int], float | Tensor]
+By = Callable[[int], float | Tensor]
+Share = float | Sequence[float | Sequence[float]] | By
 
 Network = TypeVar("Network", Model, nn.Module)
 _converted: set[int] = set()  # ids of the networks inside a block of `to_hopfield`
@@ -60,8 +61,9 @@ def to_hopfield(
         From `load_model`, or any module that `capture` takes.
     alpha, alpha_hidden
         a of the skip and a' of the scores, at least 0 and below 1; with alpha_hidden 0 and `skip="residual"` the
-        network is unchanged. alpha_hidden may be a function of the layer (0, 1, ...) that returns a number or a tensor
-        which broadcasts to (batch, head, query, key): a schedule, or weights (head, 1, 1) that are learned.
+        network is unchanged. alpha_hidden may be a list with one number, or one number per head, for each layer; or a
+        function of the layer (0, 1, ...) that returns a number or a tensor which broadcasts to (batch, head, query,
+        key): a schedule, or weights (head, 1, 1) that are learned. A function is not saved with the model, a list is.
     init
         "zero", "first" or "debias": how the hidden state starts (`headscape.hopfield.state.carry`).
     skip
@@ -82,11 +84,10 @@ def to_hopfield(
     ...     print(hs.loss(model, ["the cat sat"]).mean == usual)
     False
     """
-    fixed = 0.5 if callable(alpha_hidden) else alpha_hidden
-    check_alphas(alpha, fixed, init, skip, scheme)
+    most = _most(alpha_hidden, alpha, init, skip, scheme)
     if scheme in SCALED_ONLY:
         raise InputError(f"the scheme {scheme} changes more than scores: build the network from hs.HopfieldAttention")
-    carried = fixed > 0 or scheme in ("sum", "forward-forward")
+    carried = most > 0 or scheme in ("sum", "forward-forward")
     network: nn.Module = model.module if isinstance(model, Model) else model
     if id(network) in _converted:
         raise InputError("this network is already converted, by a to_hopfield block or as it was saved")
@@ -97,6 +98,8 @@ def to_hopfield(
         sites = described.sites
         if carried:
             _check_heads(sites)
+        if isinstance(alpha_hidden, Sequence):
+            _check_shares(alpha_hidden, sites)
         if skip == "scaled":
             _check_skips(described)
     with ExitStack() as restore:
@@ -104,16 +107,52 @@ def to_hopfield(
         restore.callback(_converted.discard, id(network))
         if carried:
             restore.callback(network.register_forward_pre_hook(_whole_cache, with_kwargs=True).remove)
-        if not callable(alpha_hidden) and hasattr(network, "config"):
-            record = {"alpha": alpha, "alpha_hidden": alpha_hidden, "init": init, "skip": skip, "scheme": scheme}
+        if hasattr(network, "config"):
+            said = None if callable(alpha_hidden) else alpha_hidden
+            record = {"alpha": alpha, "alpha_hidden": said, "init": init, "skip": skip, "scheme": scheme}
             setattr(network.config, RECORD, record)
             restore.callback(delattr, network.config, RECORD)
         if skip == "scaled":
             restore.enter_context(_scaled_skips(described, _Skips(alpha)))
         if carried:  # without a hidden state scores stay as they are, and attention may stay fused
-            states = _HiddenStates(described, alpha_hidden, init, scheme)
+            states = _HiddenStates(described, _by_layer(alpha_hidden), init, scheme)
             restore.enter_context(tapped(network, states, described.attention))
         yield model
+
+
+def _most(alpha_hidden: Share, alpha: float, init: Init, skip: Skip, scheme: Scheme) -> float:
+    """Check all alphas; the largest a', or 0.5 of a function."""
+    if callable(alpha_hidden):
+        every: list[float] = [0.5]
+    elif isinstance(alpha_hidden, Sequence):
+        every = [a for own in alpha_hidden for a in (own if isinstance(own, Sequence) else [own])]
+    else:
+        every = [alpha_hidden]
+    for each in every:
+        check_alphas(alpha, each, init, skip, scheme)
+    return max(every, default=0.0)
+
+
+def _check_shares(alpha_hidden: Sequence[float | Sequence[float]], sites: list[Site]) -> None:
+    """Raise unless there is a number, or one per head, for each layer."""
+    for site in sites:
+        own = alpha_hidden[site.layer] if site.layer < len(alpha_hidden) else []
+        if isinstance(own, Sequence) and len(own) != site.n_heads:
+            raise InputError(
+                f"alpha_hidden gives layer {site.layer} {len(own)} values, it has {site.n_heads} heads: give every layer "
+                "a number, or one per head"
+            )
+
+
+def _by_layer(alpha_hidden: Share) -> By:
+    """A' as a function of the layer: a number, or (head, 1, 1)."""
+    if callable(alpha_hidden):
+        return alpha_hidden
+    if not isinstance(alpha_hidden, Sequence):
+        fixed: float = alpha_hidden
+        return lambda _: fixed
+    made = [torch.tensor(own)[:, None, None] if isinstance(own, Sequence) else own for own in alpha_hidden]
+    return made.__getitem__
 
 
 class _HiddenStates(Tap):
@@ -121,7 +160,7 @@ class _HiddenStates(Tap):
 
     blockwise = False
 
-    def __init__(self, model: Model, alpha_hidden: Share, init: Init, scheme: Scheme) -> None:
+    def __init__(self, model: Model, alpha_hidden: By, init: Init, scheme: Scheme) -> None:
         modules = dict(model.module.named_modules())
         self.network = model.module
         self.sites = {id(modules[site.name]): site for site in model.sites}
@@ -136,7 +175,9 @@ class _HiddenStates(Tap):
         if site is None:
             raise HeadscapeError(f"{type(call.module).__name__} computes attention but was not found before")
         block, layer = site.block, site.layer
-        share = self.alpha_hidden(layer) if callable(self.alpha_hidden) else self.alpha_hidden
+        share = self.alpha_hidden(layer)
+        if isinstance(share, Tensor):
+            share = share.to(scores.device)
         if torch._C._current_graph_task_id() != -1:  # a checkpointed layer runs again, in the backward pass
             return carry(self.entered.pop((block, layer)), scores, share, self.init, self.scheme)[0]
         if layer and self.reached.get(block) != layer - 1:
@@ -149,6 +190,8 @@ class _HiddenStates(Tap):
             self.entered[block, layer] = before
         entering, state = carry(before, scores, share, self.init, self.scheme)
         self.reached[block] = layer
+        if state is None:  # a' = 0 in this layer: the next one gets its scores as they are
+            state = HiddenState(scores, layer + 1, 0.0)
         self.states[block] = None if layer == self.last[block] else state
         return entering
 
@@ -193,6 +236,11 @@ def _whole_cache(module: nn.Module, args: Any, kwargs: dict[str, Any]) -> tuple[
 
 def restored(model: Model, record: Mapping[str, Any]) -> None:
     """Convert a model again that was saved after a conversion, for as long as it lives."""
+    if record.get("alpha_hidden") is None:
+        raise InputError(
+            f"{model.source} was saved while alpha_hidden was a function of the layer, which no file holds: save it "
+            f"with a list of numbers, or take {RECORD} out of its config.json to load it unconverted"
+        )
     conversion = ExitStack()
     conversion.enter_context(to_hopfield(model, **record))
     model.module.headscape_conversion = conversion  # type: ignore[assignment]

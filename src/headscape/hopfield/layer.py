@@ -234,7 +234,8 @@ class HopfieldAttention(nn.Module):
             new = skip_over(x, self._joined(heads), self.alpha, "scaled")
             change = float((new - y).detach().abs().max())
             y = new
-            if change <= TOLERANCE * max(1.0, float(y.detach().abs().max())):
+            tolerance = max(TOLERANCE, 2 * torch.finfo(value.dtype).eps)  # no finer than what autocast rounds to
+            if change <= tolerance * max(1.0, float(y.detach().abs().max())):
                 return y, after
             if not math.isfinite(change):
                 break

@@ -93,7 +93,10 @@ def base_arm(name: str) -> Arm:
     "both (Hopfield) a=0.3 a'=0.5"
     """
     key, _, alphas = name.partition(" ")
-    return replace(ARMS[key], title=f"{ARMS[key].title} {alphas}".rstrip())
+    if not alphas:
+        return ARMS[key]
+    about = f"{ARMS[key].about} with {alphas.replace(' ', ' and ').replace('=', ' = ')}"
+    return replace(ARMS[key], title=f"{ARMS[key].title} {alphas}", about=about)
 
 
 def arm(name: str, alpha: float = 0.5, alpha_hidden: float = 0.5, init: Init = "zero") -> Attention:

@@ -11,7 +11,7 @@ from headscape.errors import InputError
 from headscape.hopfield.convert import to_hopfield
 from headscape.hopfield.networks import Attention, NetworkConfig, Output, Transformer
 
-__all__ = ["Pretrained", "config_of", "network_of"]
+__all__ = ["Pretrained", "check_further", "config_of", "network_of"]
 
 
 class Pretrained(nn.Module):
@@ -22,10 +22,7 @@ class Pretrained(nn.Module):
 
     def __init__(self, config: NetworkConfig, attention: Attention) -> None:
         super().__init__()
-        if attention.skip == "scaled" or attention.learned or attention.scheme != "forward-backward":
-            raise InputError(
-                "a trained model is compared with its own hidden state only: arms standard, hidden, longer"
-            )
+        check_further(attention)
         self.config, self.attention = config, attention
         self.model = load_model(config.source, device="cpu")
         self.network = self.model.module
@@ -37,6 +34,12 @@ class Pretrained(nn.Module):
         with hopfield if self.attention.alpha_hidden else nullcontext():
             out = self.network(inputs, use_cache=False, output_hidden_states=not self.training)
         return Output(out.logits, list(out.hidden_states or []), [])
+
+
+def check_further(attention: Attention) -> None:
+    """Raise for a kind of attention that a model cannot be given after its training."""
+    if attention.skip == "scaled" or attention.learned or attention.scheme != "forward-backward":
+        raise InputError("a trained model is trained further in the arms standard, hidden and longer only")
 
 
 def config_of(source: str, tokens: int) -> NetworkConfig:

@@ -151,8 +151,8 @@ def _violins(spec: FigureSpec) -> Plot:
         words = [f"{word}<br>{_three(shape)}" for word, shape in zip(words, drawn, strict=True)]
     ticks_ = {"tickmode": "array", "tickvals": list(range(len(names))), "ticktext": words}
     axis = {"xaxis": layout_of(spec)["xaxis"] | ticks_ | {"range": [-0.55, len(names) - 0.45], "automargin": True}}
-    legend = {"y": 1.02, "yanchor": "bottom"}
-    return traces, {"showlegend": True, "hovermode": "closest", "legend": legend, "margin": {"t": 34}, **axis}
+    legend = {"y": 1.02, "yanchor": "bottom"}  # above the violins, and below the buttons
+    return traces, {"showlegend": True, "hovermode": "closest", "legend": legend, "margin": {"t": 60}, **axis}
 
 
 def _three(shape: Shape) -> str:

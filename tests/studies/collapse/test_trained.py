@@ -46,6 +46,8 @@ def test_it_measures_the_network_asked_for(run, arm, step):
         np.testing.assert_array_equal(result.different[0, i], expected)
     assert np.abs(result.residual[0] - result.residual[2]).max() > 1e-4  # before training
     assert result.findings() and {spec.id for spec in result.figures()} >= {"residual", "similarity"}
+    which = "at its best validation loss" if step is None else "after 4 steps"
+    assert f"{which}: " in result.notes[0] and f"(arm {arm}, seed 1)" in result.notes[0]
 
 
 def test_steps_and_arms_differ_and_what_is_missing_is_named(run):
@@ -55,6 +57,47 @@ def test_steps_and_arms_differ_and_what_is_missing_is_named(run):
         collapse_trained(run, arm="hidden")
     with pytest.raises(InputError, match="keeps no weights of step 5; there are 4, 8"):
         collapse_trained(run, step=5)
+
+
+def test_a_layer_that_iterates_counts_once(tmp_path):
+    (tmp_path / "text.txt").write_text("the cat sat. " * 300)
+    sizes = {"layers": 2, "heads": 2, "dim": 16, "tokens": 16}
+    options = {"arms": ["implicit"], "seeds": 1, "rates": [1e-2], "steps": 4, "evaluations": 1, "batch": 4}
+    found = train("gpt", tmp_path / "run", text=tmp_path / "text.txt", sizes=sizes, **options)
+    assert list(found.heads["layer"]) == [0, 0, 1, 1]
+    result = collapse_trained(tmp_path / "run", arm="implicit", batches=2)
+    assert result.entropy.shape == (3, 2, 4)
+
+
+@pytest.fixture(scope="module")
+def images(tmp_path_factory):
+    place = tmp_path_factory.mktemp("images")
+    rng = np.random.default_rng(0)
+    np.savez(place / "halves.npz", images=rng.integers(0, 90, (60, 28, 28)).astype(np.uint8), labels=np.arange(60) % 2)
+    sizes = {"layers": 3, "heads": 2, "dim": 16, "patch": 14}
+    options = {"arms": ["standard", "both"], "seeds": 1, "rates": [1e-2], "steps": 4, "evaluations": 1, "batch": 4}
+    train("vit", place / "run", images=place / "halves.npz", sizes=sizes, **options)
+    return place / "run"
+
+
+@pytest.mark.parametrize("arm", ["standard", "both"])
+def test_a_vit_has_the_bounds_of_what_its_layers_compute(images, arm):
+    result = collapse_trained(images, arm=arm, batches=2)
+    assert len(result.bounds) == 2 * 2 * 3 and set(result.bounds["arm"]) == {"standard", "random"}
+    assert result.bounds["keeps_repaired"].all() and np.isfinite(result.bounds["printed"]).all()
+    found = find_trained(images, Run.open(images).meta["config"], arm, 0, None)
+    network, x = found.network().double(), next(iter(found.inputs(1))).double()
+    with torch.no_grad():
+        hidden = torch.zeros(2, 5, 5, dtype=torch.float64)
+        for n, (block, entering) in enumerate(zip(network.blocks, network(x).hidden, strict=False)):
+            layer, tokens = block.attention, block.norm1(entering)[0]
+            q, k, v = (p(tokens).view(5, 2, 8).transpose(0, 1) for p in (layer.q_proj, layer.k_proj, layer.v_proj))
+            hidden = layer.alpha_hidden * hidden + (1 - layer.alpha_hidden) * (q @ k.transpose(1, 2)) / 8**0.5
+            out = layer.out_proj((hidden.softmax(-1) @ v).transpose(0, 1).reshape(5, 16)).numpy()
+            row = result.bounds[(result.bounds["arm"] == "standard") & (result.bounds["layer"] == n)].iloc[0]
+            left = out - out.mean(axis=0)
+            size = (np.abs(left).sum(axis=0).max() * np.abs(left).sum(axis=1).max()) ** 0.5
+            assert row["measured"] == pytest.approx(size, rel=1e-9)
 
 
 def test_the_command(run):

@@ -6,6 +6,9 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from headscape.hopfield.networks import base_arm
+from headscape.studies.train.figures import paper_tables
+
 ARMS = ("standard", "hidden", "skip", "both")
 
 
@@ -19,8 +22,8 @@ def test_figures_are_complete(result):
     from headscape.report.gather import gather
 
     figures = {spec.id: spec for spec in result.figures()}
-    by_layer = ["similarity", "residual", "rank", "entropy"]
-    assert list(figures) == ["arms", "scores", "curves", *by_layer, "learned", "violins"]
+    by_layer = ["similarity", "residual", "rank", "course", "entropy"]
+    assert list(figures) == ["arms", "scores", "curves", *by_layer, "learned", "violins", "heads"]
     for line in figures["learned"].data["series"]:  # heads of one network are not independent, seeds are
         assert set(line["n"]) == {3} and figures["learned"].read.endswith(" n = 3.")
     assert {finding.figure for finding in result.findings()} <= set(figures)
@@ -39,9 +42,30 @@ def test_changes_need_standard_attention_and_another(made_up, arms, compared):
 
 
 def test_no_layer_of_a_small_network_is_left_out_of_the_violins(result):
-    groups = result.figures()[-1].data["groups"]
+    groups = next(figure for figure in result.figures() if figure.id == "violins").data["groups"]
     assert [group["name"] for group in groups[::2]] == [f"layer {n}" for n in range(7)]
     assert [group["side"] for group in groups[:2]] == ["left", "right"]
+
+
+def test_the_papers_figures_as_tables_have_every_layer_and_arm(result):
+    heads = result.heads.assign(entropy=lambda h: 0.1 * h["layer"] + 0.01 * h["seed"])
+    counts = result.counts * 0
+    counts[:, 310] = 3  # cosines of 0.5525
+    counts[(result.last["arm"] == "both").to_numpy(), 399] = 1  # and of 1
+    found = paper_tables(replace(result, heads=heads, counts=counts))
+    similarity, entropy = found["similarity"], found["entropy"]
+    assert list(similarity["after layer"]) == ["0 (before the first)", *"123456"]
+    assert list(entropy["layer"]) == list("123456")
+    assert list(similarity)[1:] == list(entropy)[1:] == [base_arm(arm).title for arm in result.arms]
+    assert set(similarity["standard"]) == {"0.55 / 0.55 / 0.55 / 0.00%"}
+    assert set(similarity["both (Hopfield)"]) == {"0.55 / 0.55 / 0.66 / 25.00%"}
+    assert list(entropy["standard"])[:2] == ["0.00 / 0.01 / 0.02", "0.10 / 0.11 / 0.12"]
+
+
+def test_paired_changes_of_one_sign_have_students_interval(made_up):
+    found = made_up({"standard": [2.5, 2.5], "hidden": [2.49, 2.3]}).difference("hidden")
+    reach = 12.706 * 0.19 / 2  # of two: half their distance times Student's quantile
+    assert (found.low, found.high) == pytest.approx((-0.105 - reach, -0.105 + reach), rel=1e-3)
 
 
 def chosen_by(result, finalists):

@@ -1,5 +1,8 @@
 """What is said of a comparison follows its intervals."""
 
+from dataclasses import replace
+
+import pandas as pd
 import pytest
 
 BASE = [2.50, 2.53, 2.47]
@@ -57,3 +60,44 @@ def test_the_positive_control_and_what_training_wants(made_up):
     assert found["train.learned"].holds and "mean over layers and heads 0.31" in found["train.learned"].text
     undetected = made_up(scores | {"longer": [2.6, 2.4, 2.5]}).findings()
     assert next(f for f in undetected if f.claim == "train.control").verdict == "cannot tell"
+
+
+def test_every_point_of_a_grid_is_named_and_has_its_own_skip(made_up):
+    both, skip = ("both a=0.3 a'=0.2", "both a=0.5 a'=0.2"), ("skip a=0.3", "skip a=0.5")
+    scores = {"standard": BASE} | {arm: [b + 0.1 * k for b in BASE] for k, arm in enumerate((*both, *skip))}
+    found = made_up(scores).findings()
+    given = [f.text for f in found if f.claim == "train.hidden_given_skip"]
+    assert ["(a=0.3 a'=0.2) is better" in given[0], "by -0.2 " in given[0]] == [True, True]
+    assert "(a=0.5 a'=0.2)" in given[1] and len(given) == 2
+    against = [f for f in found if f.claim == "train.both"]
+    assert "with a = 0.3 and a' = 0.2 is not shown" in against[0].text and "with a = 0.5" in against[1].text
+    assert len([f for f in found if f.claim == "train.tokens"]) == 2
+
+
+def test_entropy_changes_where_it_differs_by_more_than_seeds_do(made_up):
+    scores = dict.fromkeys(("standard", "both"), BASE)
+    verdicts = {}
+    for shift in (0.0, 0.02, 0.3):
+        result = made_up(scores, layers=4)
+        heads = result.heads.assign(
+            entropy=lambda h, shift=shift: 0.3 + 0.1 * h["layer"] + 0.01 * h["seed"] + shift * (h["arm"] == "both")
+        )
+        said = next(f for f in replace(result, heads=heads).findings() if f.claim == "train.entropy")
+        verdicts[shift] = said.verdict
+    assert verdicts == {0.0: "holds", 0.02: "holds", 0.3: "does not hold"}
+    assert "0.61 (layer 1) to 0.91 (layer 4)" in said.text and "differ by 0.3 per layer" in said.text
+
+
+@pytest.mark.parametrize(("gap", "search_score", "said"), [(0.001, 2.4, True), (0.5, 2.4, False), (0.5, 3.4, True)])
+def test_a_search_that_cannot_tell_rates_apart_is_said(made_up, gap, search_score, said):
+    result = made_up({"standard": BASE})
+    row = result.trials.iloc[0].to_dict() | {"kept": False, "chosen": False, "score": search_score}
+    search = [row | {"rate": rate, "valid_loss": 1 + k * gap} for k, rate in enumerate((1e-3, 3e-3))]
+    trials = pd.concat([result.trials.assign(valid_loss=[1.0, 1.1, 0.9]), pd.DataFrame(search)])
+    settings = dict(result.settings) | {"rates": [1e-3, 3e-3], "finalists": 1}
+    texts = [f.text for f in replace(result, trials=trials, settings=settings).findings()]
+    found = [text for text in texts if text.startswith("Learning rates were chosen by one seed")]
+    assert bool(found) is said
+    if said:
+        assert ("differ by less than seeds do for standard (0.001 and 0.003)" in found[0]) is (gap == 0.001)
+        assert ("do not reach the trigram" in found[0]) is (search_score > 2.8)

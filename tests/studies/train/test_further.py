@@ -12,6 +12,7 @@ from headscape.hopfield.networks import arm
 from headscape.hopfield.pretrained import Pretrained, config_of
 from headscape.hopfield.trained import find_trained
 from headscape.runs import Run
+from headscape.studies.collapse.trained import collapse_trained
 from headscape.studies.train import train
 from zoo import SMALL
 
@@ -35,8 +36,14 @@ def test_it_starts_from_the_model_and_raises_the_hidden_state(folder):
     assert len(changed.hidden) == 3 and (changed.logits - own).abs().max() > 1e-4
     network.share = 0.0
     torch.testing.assert_close(network(ids).logits, own, atol=1e-5, rtol=1e-5)
-    with pytest.raises(InputError, match="arms standard, hidden, longer"):
+    with pytest.raises(InputError, match="in the arms standard, hidden and longer only"):
         Pretrained(config, arm("both"))
+
+
+def test_arms_that_a_model_cannot_take_are_refused_before_anything_is_written(folder, text, tmp_path):
+    with pytest.raises(InputError, match="in the arms standard, hidden and longer only"):
+        train(str(folder), tmp_path / "run", text=text, arms=["standard", "both"])
+    assert not (tmp_path / "run").exists()
 
 
 def test_the_comparison(folder, text, tmp_path):
@@ -50,4 +57,6 @@ def test_the_comparison(folder, text, tmp_path):
     found = find_trained(tmp_path / "run", Run.open(tmp_path / "run").meta["config"], "hidden", 1, None)
     network, stored = found.network(), load_file(found.weights)
     assert torch.equal(network.network.lm_head.weight, stored["network.model.embed_tokens.weight"])
+    with pytest.raises(InputError, match="trained a model further, which this study does not take"):
+        collapse_trained(tmp_path / "run", arm="hidden")
     assert not list(units.glob("*-step*"))  # a model is large: its best weights are kept, not those of every evaluation

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import ExitStack
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Unpack
@@ -10,19 +11,21 @@ from typing import Any, Unpack
 import numpy as np
 import numpy.typing as npt
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from headscape.attention.tapping import tapped
 from headscape.attention.taps import AttentionCall, Tap
 from headscape.attention.threads import torch_threads
 from headscape.checks import integer
 from headscape.checks import seed as check_seed
+from headscape.collapse.bounds import LayerBounds, layer_bounds
 from headscape.collapse.residual import roundoff
 from headscape.collapse.similarity import attention_entropy
 from headscape.errors import InputError
 from headscape.fingerprints import file_hash
 from headscape.hopfield.layer import HopfieldAttention
-from headscape.hopfield.networks import Transformer
+from headscape.hopfield.networks import Transformer, base_arm
+from headscape.hopfield.state import HiddenState
 from headscape.hopfield.trained import Trained, find_trained
 from headscape.runs import Run
 from headscape.storage import read_arrays, write_arrays
@@ -38,7 +41,6 @@ __all__ = ["collapse_trained"]
 
 VARIANTS = ("standard", "shuffled", "random")
 BLOCK = "blocks"
-NOTE = "Of a network trained by `headscape train`: its attention is that of its arm, and no bound was computed."
 
 
 def collapse_trained(
@@ -71,11 +73,13 @@ def collapse_trained(
     opened, work = Run.open(run), Work.of(**how)
     found = find_trained(opened.path, opened.meta["config"], arm, seed, step)
     if found.config.kind == "model":
-        raise InputError("this is a trained model: convert and capture it, then measure that run")
+        raise InputError(
+            f"{run} trained a model further, which this study does not take; `headscape report` shows its tokens by layer"
+        )
     settings = {"arm": arm, "network seed": found.seed, "step": step, "batches": batches, "seed": random_state}
     inputs = {"weights": file_hash(found.weights)}
     with work.started(opened.path), study_folder(opened, CollapseResult.study, settings, inputs, work) as folder:
-        facts = asdict(found.attention), inputs["weights"], batches, random_state
+        facts = asdict(found.attention), inputs["weights"], batches, random_state, "with bounds"
         threads = work.threads if work.engine.apart else work.asked_threads
         paths = {name: folder.unit(f"{name}-{arm.replace(' ', '_')}", *facts) for name in VARIANTS}
         units = {name: (path, found, name, batches, random_state, threads) for name, path in paths.items()}
@@ -86,14 +90,26 @@ def collapse_trained(
             measured[name] = [{key: array[i] for key, array in arrays.items()} for i in range(batches)]
         heads = [HeadId(BLOCK, n, h) for n in range(found.config.layers) for h in range(found.config.heads)]
         result = summary_of_units(
-            heads, measured, [NOTE], settings | {"block": BLOCK, "alpha_hidden": 0.0}, _causal(found)
+            heads, measured, [_note(found)], settings | {"block": BLOCK, "alpha_hidden": 0.0}, _causal(found)
         )
         folder.save(result)
     return result
 
 
+def _note(found: Trained) -> str:
+    """Which network it is."""
+    at = "at its best validation loss" if found.step is None else f"after {found.step} steps"
+    own = base_arm(found.arm).about
+    return f"The model is one of `headscape train`, {at}: {own} (arm {found.arm}, seed {found.seed})."
+
+
 def _causal(found: Trained) -> bool:
     return found.config.kind != "vit"
+
+
+def _bounded(found: Trained) -> bool:
+    """Whether the bounds are about this network: no mask, and layers that attend to what enters them."""
+    return not _causal(found) and found.attention.scheme != "central" and not found.attention.scheme.startswith("back")
 
 
 def measure_trained(path: Path, found: Trained, variant: str, batches: int, seed: int, threads: int | None) -> None:
@@ -105,32 +121,69 @@ def measure_trained(path: Path, found: Trained, variant: str, batches: int, seed
     with torch_threads(threads):
         for x in found.inputs(batches):
             shown = _shuffled(x, found, rng) if variant == "shuffled" else x
-            rows.append(_looked(network.double(), shown, _causal(found)))
+            with_bounds = _bounded(found) and variant != "shuffled"
+            rows.append(_looked(network.double(), shown, _causal(found), with_bounds))
     write_arrays(path, {name: np.stack([row[name] for row in rows]) for name in rows[0]})
 
 
 @torch.no_grad()
-def _looked(network: Transformer, x: Tensor, causal: bool) -> Mapping[str, npt.NDArray[Any]]:
-    watch = _Entropies(causal)
-    names = [name for name, module in network.named_modules() if isinstance(module, HopfieldAttention)]
-    with tapped(network, watch, names):
+def _looked(network: Transformer, x: Tensor, causal: bool, with_bounds: bool) -> Mapping[str, npt.NDArray[Any]]:
+    watch = _Watch(causal, with_bounds)
+    layers = {name: module for name, module in network.named_modules() if isinstance(module, HopfieldAttention)}
+    with ExitStack() as hooks:
+        for layer in layers.values():
+            hooks.callback(layer.register_forward_pre_hook(watch.enter, with_kwargs=True).remove)
+        hooks.enter_context(tapped(network, watch, list(layers)))
         states = network(x if causal else x.double()).hidden
     labels = x[0].numpy() if causal else None
-    found = measures(np.stack([state[0].numpy() for state in states]), labels, dict(enumerate(watch.found)))
+    entropies = dict(enumerate(watch.found.values()))
+    found = measures(np.stack([state[0].numpy() for state in states]), labels, entropies)
+    if with_bounds:
+        found |= {"bounds": np.stack([one.row for one in watch.bounds.values()])}
+        found |= {"spread": np.concatenate([one.spread for one in watch.bounds.values()])}
     return found | {"floor": np.array(roundoff())}
 
 
-class _Entropies(Tap):
+class _Watch(Tap):
+    """Takes the entropy of every row as a layer runs and, where asked, the layer's bounds."""
+
     blockwise = False
 
-    def __init__(self, causal: bool) -> None:
-        self.causal = causal
-        self.found: list[npt.NDArray[Any]] = []
+    def __init__(self, causal: bool, with_bounds: bool) -> None:
+        self.causal, self.with_bounds = causal, with_bounds
+        self.found: dict[int, npt.NDArray[Any]] = {}  # by layer; of one that iterates the last time
+        self.bounds: dict[int, LayerBounds] = {}
+        self._entered: tuple[Tensor, HiddenState | None] | None = None
+
+    def enter(self, layer: nn.Module, args: Any, kwargs: dict[str, Any]) -> None:
+        """Forward pre-hook of a layer: what attention reads, and the hidden state."""
+        norm = kwargs.get("norm") or (lambda tokens: tokens)
+        self._entered = norm(args[0]), args[1] if len(args) > 1 else None
+
+    def scores(self, call: AttentionCall, scores: Tensor) -> Tensor:
+        if self.with_bounds and self._entered is not None and isinstance(call.module, HopfieldAttention):
+            tokens, state = self._entered
+            self.bounds[id(call.module)] = _bounds(call.module, tokens[0], scores[0], state)
+        return scores
 
     def probs(self, call: AttentionCall, probs: Tensor) -> Tensor:
         present = np.tri(*probs.shape[-2:]) if self.causal else None
-        self.found.append(attention_entropy(probs[0].numpy(), present))
+        self.found[id(call.module)] = attention_entropy(probs[0].numpy(), present)
         return probs
+
+
+def _bounds(layer: HopfieldAttention, tokens: Tensor, scores: Tensor, state: HiddenState | None) -> LayerBounds:
+    """The bounds of one layer; the printed one is of a hidden state with one a', and of H that is not divided by sqrt(dk)."""
+    heads = [
+        p.weight.view(-1, layer.head_dim, p.in_features).numpy() for p in (layer.q_proj, layer.k_proj, layer.v_proj)
+    ]
+    q, k, v = (np.repeat(w, layer.n_heads // len(w), axis=0) for w in heads)
+    o = layer.out_proj.weight.view(-1, layer.n_heads, layer.head_dim).permute(1, 2, 0).numpy()
+    printed = layer.hidden_logit is None and layer.scheme == "forward-backward" and layer.init == "zero"
+    before = None if state is None else state.scores[0].numpy() * layer.head_dim**0.5
+    W_QK = q.swapaxes(1, 2) @ k if printed else None
+    share = layer.alpha_hidden
+    return layer_bounds(tokens.numpy(), scores.numpy(), v.swapaxes(1, 2) @ o, W_QK, layer.head_dim, share, before)
 
 
 def _shuffled(x: Tensor, found: Trained, rng: np.random.Generator) -> Tensor:

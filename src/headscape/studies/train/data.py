@@ -111,11 +111,15 @@ def _read(folder: Path, kind: type[Data]) -> Data:
     return load_record(kind, folder)
 
 
-def check_source(config: NetworkConfig, text: str | Path | None, images: str | Path | None) -> None:
+def check_source(
+    config: NetworkConfig, text: str | Path | None, images: str | Path | None, augment: str | None = None
+) -> None:
     """Raise an `InputError` if a network cannot be trained on what is given, before anything is read."""
     if config.kind != "vit":
         if images is not None:
             raise InputError("a language model is trained on text, not on images")
+        if augment is not None:
+            raise InputError("augment changes images; a language model is trained on text")
         return
     if text is not None:
         raise InputError("a ViT is trained on images, not on text")

@@ -8,16 +8,16 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pandas as pd
 
-from headscape.collapse.similarity import points_of, shown_layers
+from headscape.collapse.similarity import points_of, shown_layers, summary_of
 from headscape.hopfield.networks import LEARNED_START, base_arm
-from headscape.intervals import mean_interval
+from headscape.intervals import mean_interval, student_interval
 from headscape.results import Captions, FigureSpec
 from headscape.studies.work.series import bars, line
 
 if TYPE_CHECKING:
     from headscape.studies.train.result import TrainResult
 
-__all__ = ["TITLE", "figures", "shown_table"]
+__all__ = ["TITLE", "figures", "paper_tables", "shown_table"]
 
 captions = Captions(__name__)
 
@@ -30,9 +30,32 @@ def figures(r: TrainResult) -> list[FigureSpec]:
     if "standard" in r.arms and len(r.arms) > 1:
         found.append(_differences(r))
     found += [_curves(r), *([_rates(r)] if len(r.settings["rates"]) > 1 else [])]
-    found += [_by_layer(r, name) for name in ("similarity", "residual", "rank")] + [_entropies(r)]
+    found += [_by_layer(r, name) for name in ("similarity", "residual", "rank")] + [_course(r), _entropy(r)]
     found += [_learned(r)] if r.heads["alpha"].notna().any() else []
-    return [*found, _violins(r)] if {"standard", "both"} <= set(r.arms) else found
+    return found + [draw(r, *r.pair) for draw in (_violins, _heads) if r.pair]
+
+
+def paper_tables(r: TrainResult) -> dict[str, pd.DataFrame]:
+    """What the paper draws as figures 4 to 20, in numbers: one row per layer at the end of training, all seeds together.
+
+    "similarity" (figures 4 to 12): of the cosines of pairs of tokens the mode (fullest of 100 bins), median, mean and
+    share at .99 or more, for each arm. "entropy" (figures 13 to 20): lowest head, mean, and highest head.
+    """
+    last, similarity, entropy = r.last, [], []
+    for layer in sorted(last["layer"].unique()):
+        row = {"after layer": str(layer) if layer else "0 (before the first)"}
+        for arm in r.arms:
+            found = summary_of(r.counts[((last["arm"] == arm) & (last["layer"] == layer)).to_numpy()].sum(axis=0))
+            row[base_arm(arm).title] = f"{found.mode:.2f} / {found.median:.2f} / {found.mean:.2f} / {found.share:.2%}"
+        similarity.append(row)
+    heads = r.heads[r.heads["step"] == r.heads.groupby(["arm", "seed"])["step"].transform("max")]
+    for layer in sorted(heads["layer"].unique()):
+        row = {"layer": str(layer + 1)}
+        for arm in r.arms:
+            each = heads[(heads["arm"] == arm) & (heads["layer"] == layer)]["entropy"]
+            row[base_arm(arm).title] = f"{each.min():.2f} / {each.mean():.2f} / {each.max():.2f}"
+        entropy.append(row)
+    return {"similarity": pd.DataFrame(similarity), "entropy": pd.DataFrame(entropy)}
 
 
 def shown_table(r: TrainResult) -> pd.DataFrame:
@@ -132,20 +155,37 @@ def _by_layer(r: TrainResult, name: str) -> FigureSpec:
     series = []
     for arm in r.arms:
         by_layer = r.last[r.last["arm"] == arm].groupby("layer")[name]
-        spans = {layer: mean_interval(values) for layer, values in by_layer}
+        spans = {layer: student_interval(values) for layer, values in by_layer}
         series.append(line(base_arm(arm).title, np.array(list(spans)), list(spans.values())))
     return _lines(name, series, pairs=r.pairs)
 
 
-def _entropies(r: TrainResult) -> FigureSpec:
+def _course(r: TrainResult) -> FigureSpec:
+    """The last layer at every evaluation."""
+    series = []
+    for arm in r.arms:
+        rows = r.layers[(r.layers["arm"] == arm) & (r.layers["layer"] == r.layers["layer"].max())]
+        spans = {step: student_interval(values) for step, values in rows.groupby("step")["rank"]}
+        series.append(line(base_arm(arm).title, np.array(list(spans)), list(spans.values())))
+    return _lines("course", series)
+
+
+def _entropy(r: TrainResult) -> FigureSpec:
+    series = []
+    for arm in r.arms:
+        spans = [student_interval(column) for _, column in r.entropies(arm).items()]
+        series.append(line(base_arm(arm).title, np.arange(len(spans)) + 1, spans))
+    return _lines("entropy", series)
+
+
+def _heads(r: TrainResult, left: str, right: str) -> FigureSpec:
     groups = []
     for layer in shown_layers(int(r.heads["layer"].max()) + 1):
-        for arm in [a for a in r.arms if base_arm(a).stretch == 1][:2]:
+        for arm, side in ((left, "left"), (right, "right")):
             last = r.heads[(r.heads["arm"] == arm) & (r.heads["layer"] == layer)]
             values = last[last["step"] == last["step"].max()]["entropy"].to_numpy()
-            side = "left" if arm == r.arms[0] else "right"
             groups.append({"name": f"layer {layer + 1}", "values": values, "side": side, "label": base_arm(arm).title})
-    return captions.figure("entropy", {"groups": groups})
+    return captions.figure("heads", {"groups": groups})
 
 
 def _learned(r: TrainResult) -> FigureSpec:
@@ -158,11 +198,11 @@ def _learned(r: TrainResult) -> FigureSpec:
     return _lines("learned", series, LEARNED_START=LEARNED_START)
 
 
-def _violins(r: TrainResult) -> FigureSpec:
+def _violins(r: TrainResult, left: str, right: str) -> FigureSpec:
     groups = []
     last = r.last
     for layer in shown_layers(int(last["layer"].max()) + 1):
-        for arm, side in (("standard", "left"), ("both", "right")):
+        for arm, side in ((left, "left"), (right, "right")):
             here = ((last["arm"] == arm) & (last["layer"] == layer)).to_numpy()
             values = points_of(r.counts[here].sum(axis=0))
             groups.append({"name": f"layer {layer}", "values": values, "side": side, "label": base_arm(arm).title})

@@ -2,21 +2,27 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from headscape.hopfield.networks import LEARNED_START, base_arm
-from headscape.intervals import Interval, mean_interval
+from headscape.intervals import Interval, mean_interval, student_interval
+from headscape.papers import claims
 from headscape.results import Finding
 from headscape.studies.work.sentences import on_claim
 from headscape.verdicts import Judgement, cannot_tell, judge
 
 if TYPE_CHECKING:
+    import pandas as pd
+
     from headscape.studies.train.result import TrainResult
 
 __all__ = ["findings", "usable"]
 
 COLLAPSED = 0.01
 """Share of pairs with a cosine of .99 or more from which a layer counts as having aligned tokens."""
+MOVED = 0.05
+"""Change of entropy by layer, beyond that between seeds, from which it counts as changed; 1 is the largest entropy."""
 FEW = 3
 """Number of seeds below which intervals are of little use."""
 
@@ -27,16 +33,17 @@ def findings(r: TrainResult) -> list[Finding]:
         return _cautions(r)
     found = [_usable(r)]
     found += [_against(r, arm) for arm in r.arms if base_arm(arm).stretch == 1 and arm != "standard"]
-    found += [_given_skip(r)] if {"both", "skip"} <= set(r.arms) else []
+    found += [_given_skip(r, both, skip) for both in r.kinds("both") if (skip := _its_skip(both)) in r.arms]
     found += [_control(r, arm) for arm in r.arms if base_arm(arm).stretch != 1]
     found += [_wanted(r)] if "learned" in r.arms else []
-    found += [_tokens(r)] if "both" in r.arms else []
+    for arm in r.kinds("both"):
+        found += [_tokens(r, arm), _entropy(r, arm)]
     return [*found, *_cautions(r)]
 
 
 def usable(r: TrainResult) -> Judgement:
     """Whether standard attention clearly beats the strongest baseline: otherwise comparisons are meaningless."""
-    own, name, reached = mean_interval(r.scores("standard")), r.strongest, r.baselines[r.strongest]
+    own, name, reached = mean_interval(r.scores("standard")), r.rival, r.baselines[r.strongest]
     return judge(own, above=reached, control=name) if r.images else judge(own, below=reached, control=name)
 
 
@@ -85,7 +92,7 @@ def _better(r: TrainResult, change: Interval, control: str) -> tuple[Judgement, 
     """Whether a change is for the better, and the word for it."""
     verdict = judge(change, above=0.0, control=control) if r.images else judge(change, below=0.0, control=control)
     if usable(r).verdict != "holds":
-        verdict = cannot_tell(f"standard attention is not shown to beat the {r.strongest}: {usable(r).why}", change)
+        verdict = cannot_tell(f"standard attention is not shown to beat the {r.rival}: {usable(r).why}", change)
     word = {"holds": "better", "does not hold": "worse", "cannot tell": "not shown to differ"}[verdict.verdict]
     return verdict, word
 
@@ -99,39 +106,79 @@ def _against(r: TrainResult, arm: str) -> Finding:
         {about[0].upper()}{about[1:]} is {word}: {own:.4g} {r.unit} against {base:.4g} with standard attention, a change of
         {change} over seeds, paired by seed.
     """
-    return Finding(
-        text, "scores", verdict, None if arm == "learned" else f"train.{arm}"
-    )  # of that what it learns counts
+    claim = f"train.{arm.partition(' ')[0]}"
+    known = claim in claims() and arm != "learned"  # of that what it learns counts
+    return Finding(text, "scores", verdict, claim if known else None)
 
 
-def _given_skip(r: TrainResult) -> Finding:
-    change = r.difference("both", "skip")
+def _its_skip(both: str) -> str:
+    """The arm that has the scaled skip of another, and no hidden state."""
+    return " ".join(["skip", *(part for part in both.split(" ") if part.startswith("a="))])
+
+
+def _given_skip(r: TrainResult, both: str, skip: str) -> Finding:
+    change = r.difference(both, skip)
     verdict, word = _better(r, change, "the scaled skip alone, paired by seed")
-    text = f"Given the scaled skip, the hidden state is {word}: it changes the score by {change} {r.unit}."
+    which = "" if both == "both" else f" ({both.partition(' ')[2]})"
+    text = f"Given the scaled skip, the hidden state{which} is {word}: it changes the score by {change} {r.unit}."
     return Finding(text, "scores", verdict, "train.hidden_given_skip")
 
 
-def _tokens(r: TrainResult) -> Finding:
+def _tokens(r: TrainResult, arm: str) -> Finding:
     """Whether aligned tokens that standard attention has are gone; by seed, in the layer that has most of them."""
     worst = r.last[r.last["layer"] > 0].groupby(["arm", "seed"])["aligned"].max()
-    standard, both = (mean_interval(worst[arm]) for arm in ("standard", "both"))
+    standard, both = (_share(worst[name]) for name in ("standard", arm))
     there = judge(standard, above=COLLAPSED, control="a group of aligned tokens")
     verdict = judge(both, below=COLLAPSED, control="a group of aligned tokens")
     if usable(r).verdict != "holds":
-        verdict = cannot_tell(f"standard attention is not shown to beat the {r.strongest}", both)
+        verdict = cannot_tell(f"standard attention is not shown to beat the {r.rival}", both)
     elif there.verdict != "holds":
         verdict = cannot_tell(f"no group of aligned tokens to remove: {there.why}", both)
     rest = f"""
         : of {r.pairs}, at most {standard.scaled(100)} % have a cosine of 0.99 or more in any layer with standard
-        attention, and {both.scaled(100)} % with Modern Hopfield Attention.
+        attention, and {both.scaled(100)} % with {base_arm(arm).about}.
     """
-    return on_claim("train.tokens", verdict, rest, "similarity")
+    return on_claim("train.tokens", verdict, rest, "violins" if arm == r.kinds("both")[0] else "similarity")
+
+
+def _share(values: pd.Series[float]) -> Interval:
+    """The mean of shares, with what of its interval a share can be."""
+    span = student_interval(values)
+    low, high = (min(max(end, 0.0), 1.0) if span.known else end for end in (span.low, span.high))
+    return replace(span, low=low, high=high)
+
+
+def _entropy(r: TrainResult, arm: str) -> Finding:
+    """Whether entropies by layer differ from those of standard attention by more than two seeds of that differ."""
+    own, base = r.entropies(arm), r.entropies("standard")
+    shared = [seed for seed in own.index if seed in base.index]
+    moved = {seed: float((own.loc[seed] - base.loc[seed]).abs().mean()) for seed in shared}
+    others = {s: (base.drop(index=s) - base.loc[s]).abs().mean(axis=1).mean() for s in shared}  # NaN for one seed
+    excess = student_interval([moved[seed] - others[seed] for seed in shared])
+    verdict = judge(excess, below=MOVED, control="a change of entropy, beyond that between seeds")
+    if usable(r).verdict != "holds":
+        verdict = cannot_tell(f"standard attention is not shown to beat the {r.rival}", excess)
+    rest = f"""
+        : by layer its mean entropy (1 is uniform) is {_layers(own)} with {base_arm(arm).about} and {_layers(base)} with
+        standard attention. They differ by {mean_interval(list(moved.values())).value:.2g} per layer, two seeds of
+        standard attention by {mean_interval(list(others.values())).value:.2g}.
+    """
+    return on_claim("train.entropy", verdict, rest, "entropy")
+
+
+def _layers(by_seed: pd.DataFrame) -> str:
+    """The lowest and highest layer's mean, with their numbers."""
+    mean = by_seed.mean().to_numpy()
+    return f"{mean.min():.2f} (layer {mean.argmin() + 1}) to {mean.max():.2f} (layer {mean.argmax() + 1})"
 
 
 def _cautions(r: TrainResult) -> list[Finding]:
     rates = sorted(r.settings["rates"])
     found = []
     edge = [f"{a} ({r.rate(a):g})" for a in r.arms if len(rates) > 1 and r.rate(a) in (rates[0], rates[-1])]
+    unsure = _unsure(r)
+    if unsure:
+        found.append(Finding(unsure, "rates"))
     if edge:
         text = f"The best learning rate lies at the edge of those tried for {', '.join(edge)}: try more."
         found.append(Finding(text, "rates"))
@@ -142,3 +189,25 @@ def _cautions(r: TrainResult) -> list[Finding]:
     if len(r.settings["seeds"]) < FEW:
         found.append(Finding("Fewer than three seeds: the intervals are wide or do not exist.", "scores"))
     return found
+
+
+def _unsure(r: TrainResult) -> str:
+    """What the search for learning rates leaves open: rates that differ by less than seeds, runs that learnt little."""
+    search = r.trials[~r.trials["kept"] & ~r.trials["diverged"]]
+    if r.settings["finalists"] > 1 or search.empty:
+        return ""
+    close = []
+    for arm, tries in search.groupby("arm", sort=False):
+        runs = r.trials[(r.trials["arm"] == arm) & r.trials["chosen"] & ~r.trials["diverged"]]
+        two = tries.nsmallest(2, "valid_loss")
+        if len(two) > 1 and len(runs) > 1 and two["valid_loss"].diff().iloc[1] < runs["valid_loss"].std():
+            close.append(f"{arm} ({' and '.join(f'{rate:g}' for rate in two['rate'])})")
+    reached, sign = search[search["arm"] == "standard"]["score"], 1 if r.images else -1
+    behind = (sign * reached).max() < sign * r.baselines[r.strongest]
+    short = f", which do not reach the {r.rival}" if behind else ""
+    if not close and not short:
+        return ""
+    text = f"Learning rates were chosen by one seed in runs of {r.settings['search_steps']} steps{short}."
+    if close:
+        text += f" The two best differ by less than seeds do for {', '.join(close)}."
+    return f"{text} `--finalists 2` runs the two best with all seeds."

@@ -26,19 +26,19 @@ LESIONS: tuple[Lesion, ...] = ("uniform", "removed")
 
 
 class _Entropies(Tap):
-    """Keeps the mean entropy of every head's rows, layer by layer, over all passes."""
+    """Keeps the mean entropy of every head's rows in a pass, layer by layer; of a layer that iterates the last time."""
 
     blockwise = False
 
     def __init__(self, causal: bool) -> None:
         self.causal = causal
-        self.found: dict[int, list[Any]] = {}
+        self.found: dict[int, Any] = {}
 
     def probs(self, call: AttentionCall, probs: Tensor) -> Tensor:
         n_query, n_key = probs.shape[-2:]
         present = np.tri(n_query, n_key, n_key - n_query) if self.causal else None
         rows = attention_entropy(probs.detach().float().cpu().numpy(), present)
-        self.found.setdefault(id(call.module), []).append(np.nanmean(rows, axis=-1))
+        self.found[id(call.module)] = np.nanmean(rows, axis=-1)
         return probs
 
 
@@ -88,10 +88,11 @@ def by_layer(network: Transformer | Pretrained, inputs: list[Tensor]) -> dict[st
     """
     network.eval()
     causal = network.config.kind != "vit"
-    entropies = _Entropies(causal)
+    entropies: list[_Entropies] = []
     found: list[dict[str, list[Any]]] = []
     for x in inputs:
-        with _tapped(network, entropies):
+        entropies.append(_Entropies(causal))
+        with _tapped(network, entropies[-1]):
             states = network(x).hidden
         found = found or [{"residual": [], "rank": [], "cosines": []} for _ in states]
         for layer, hidden in zip(found, states, strict=True):
@@ -105,7 +106,10 @@ def by_layer(network: Transformer | Pretrained, inputs: list[Tensor]) -> dict[st
     measured = {
         "residual": [float(np.mean(layer["residual"])) for layer in found],
         "rank": [float(np.mean(layer["rank"])) for layer in found],
-        "entropy": [np.concatenate(layer).mean(axis=0).tolist() for layer in entropies.found.values()],
+        "entropy": [
+            np.concatenate(layer).mean(axis=0).tolist()
+            for layer in zip(*(one.found.values() for one in entropies), strict=True)
+        ],
         "similarity": [float(c.mean()) if len(c) else math.nan for c in cosines],
         "aligned": [float((c >= ALIKE).mean()) if len(c) else math.nan for c in cosines],
         "counts": [histogram(c).tolist() for c in cosines],

@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
-from headscape.intervals import Interval, mean_interval
+from headscape.intervals import Interval, mean_interval, student_interval
 from headscape.studies.work.result import StudyResult
 
 __all__ = ["TrainResult"]
@@ -89,6 +89,22 @@ class TrainResult(StudyResult):
         """In the order they were run."""
         return list(dict.fromkeys(self.trials["arm"]))
 
+    def kinds(self, *names: str) -> list[str]:
+        """The arms of these kinds, whatever alphas they are run with."""
+        return [arm for name in names for arm in self.arms if arm.partition(" ")[0] == name]
+
+    @property
+    def pair(self) -> list[str]:
+        """Standard attention and the arm to show beside it: the paper's, or the hidden state alone; none without both."""
+        beside = self.kinds("both", "rescaled", "hidden")
+        return ["standard", beside[0]] if "standard" in self.arms and beside else []
+
+    def entropies(self, arm: str) -> pd.DataFrame:
+        """Entropy at the end of training, mean over heads: one row per seed, one column per layer."""
+        rows = self.heads[self.heads["arm"] == arm]
+        rows = rows[rows["step"] == rows.groupby("seed")["step"].transform("max")]
+        return rows.pivot_table(index="seed", columns="layer", values="entropy")
+
     @property
     def images(self) -> bool:
         """Whether the score is an accuracy, higher being better."""
@@ -113,6 +129,11 @@ class TrainResult(StudyResult):
         """The baseline that a network must beat."""
         return list(self.baselines)[-1]
 
+    @property
+    def rival(self) -> str:
+        """The same, as a sentence names it."""
+        return f"{self.strongest} classifier" if self.images else self.strongest
+
     def scores(self, arm: str, column: str = "score") -> pd.Series[float]:
         """Test score by seed, at the arm's learning rate; or the score without attention (uniform, removed)."""
         rows = self.trials[(self.trials["arm"] == arm) & self.trials["chosen"] & ~self.trials["diverged"]]
@@ -120,7 +141,7 @@ class TrainResult(StudyResult):
 
     def difference(self, arm: str, base: str = "standard") -> Interval:
         """Mean over seeds of score(arm) - score(base), same seed, with its interval."""
-        return mean_interval((self.scores(arm) - self.scores(base)).dropna())
+        return student_interval(self.scores(arm) - self.scores(base))
 
     def to_frame(self) -> pd.DataFrame:
         """One row per arm: learning rate, seeds, test score and difference from standard attention, with intervals.
@@ -149,10 +170,16 @@ class TrainResult(StudyResult):
         return {"arms": self.to_frame(), "trials": self.trials, "baselines": beaten}
 
     def summary(self) -> list[tuple[str, pd.DataFrame]]:
-        """The arms, and what they must beat."""
+        """Scores of the arms and what they must beat; then what attention does in each, and its tokens."""
         from headscape.studies.train.figures import TITLE, shown_table
 
-        return [(TITLE, shown_table(self))]
+        whole = shown_table(self)
+        scores = ["arm", "learning rate", self.unit, *(["change"] if "change" in whole else [])]
+        rest = ["arm", *(name for name in whole if name not in scores)]
+        return [
+            (TITLE, whole[scores]),
+            ("The same networks without their attention", whole[rest][whole["seeds"] != ""]),
+        ]
 
 
 def _layer_rows(log: Mapping[str, Any]) -> list[dict[str, Any]]:

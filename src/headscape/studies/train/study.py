@@ -20,7 +20,7 @@ from headscape.errors import HeadscapeError, InputError
 from headscape.fingerprints import digest
 from headscape.hopfield.networks import ARMS, Attention, NetworkConfig, Transformer, arm, base_arm
 from headscape.hopfield.presets import PRESETS, Preset, preset
-from headscape.hopfield.pretrained import config_of
+from headscape.hopfield.pretrained import check_further, config_of
 from headscape.hopfield.state import Init
 from headscape.records import save_record
 from headscape.runs import Run
@@ -140,12 +140,12 @@ def train(
         integer(count, value, low=1)
     check_seed(random_state)
     attention = _attentions(arms, alpha, alpha_hidden, init)
-    chosen = preset(name) if name in PRESETS or not _is_model(name) else _further(name)
+    chosen = _preset(name, attention)
     network = replace(chosen.network, **dict(sizes or {}))
     asked = {"steps": chosen.steps if steps is None else steps, "batch": chosen.batch if batch is None else batch}
     asked |= {"evaluations": evaluations, "patience": patience, "accumulate": accumulate}
     made = _plan(chosen, network, asked, autocast, chosen.augment if augment is None else augment, device)
-    check_source(network, text, images)
+    check_source(network, text, images, augment)
     tried = _rates(chosen.rates if rates is None else rates, search_steps, made)
     data = _data(name, network, text, images, tokenizer, tokenizer_name)
     made = replace(made, network=network if network.kind == "model" else replace(network, outputs=data.outputs))
@@ -248,6 +248,15 @@ def _plan(
 
 def _is_model(name: str) -> bool:
     return name in BUNDLED or Path(name).is_dir()
+
+
+def _preset(name: str, attention: Mapping[str, Attention]) -> Preset:
+    """What a name stands for; arms that a trained model cannot take are refused."""
+    if name in PRESETS or not _is_model(name):
+        return preset(name)
+    for kind in attention.values():
+        check_further(kind)
+    return _further(name)
 
 
 def _further(name: str) -> Preset:
