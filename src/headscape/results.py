@@ -145,7 +145,9 @@ def _sizes(data: Mapping[str, Any]) -> str:
         if "low" in part and not {"n", "range"} & set(part):
             raise ValueError(f"{part.get('name', 'a figure')} has an interval without its n")
     known = [
-        (np.atleast_1d(part["n"]), np.isfinite(np.asarray(part["low"], dtype=float))) for part in parts if "n" in part
+        (np.atleast_1d(part["n"]), np.isfinite(np.asarray(part["low"], dtype=float)))
+        for part in parts
+        if "n" in part and "low" in part
     ]
     counts = (int(n) for sizes, here in known for n in (sizes[here] if len(sizes) == len(here) else sizes))
     found = sorted({n for n in counts if n})  # a formula beside them has none

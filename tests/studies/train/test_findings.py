@@ -64,10 +64,11 @@ def test_the_positive_control_and_what_training_wants(made_up):
 
 def test_every_point_of_a_grid_is_named_and_has_its_own_skip(made_up):
     both, skip = ("both a=0.3 a'=0.2", "both a=0.5 a'=0.2"), ("skip a=0.3", "skip a=0.5")
-    scores = {"standard": BASE} | {arm: [b + 0.1 * k for b in BASE] for k, arm in enumerate((*both, *skip))}
+    shifted = enumerate((*both, *skip))
+    scores = {"standard": BASE} | {arm: [b + 0.1 * k + 1e-3 * k * s for s, b in enumerate(BASE)] for k, arm in shifted}
     found = made_up(scores).findings()
     given = [f.text for f in found if f.claim == "train.hidden_given_skip"]
-    assert ["(a=0.3 a'=0.2) is better" in given[0], "by -0.2 " in given[0]] == [True, True]
+    assert ["(a=0.3 a'=0.2) is better" in given[0], "by -0.202 " in given[0]] == [True, True]
     assert "(a=0.5 a'=0.2)" in given[1] and len(given) == 2
     against = [f for f in found if f.claim == "train.both"]
     assert "with a = 0.3 and a' = 0.2 is not shown" in against[0].text and "with a = 0.5" in against[1].text

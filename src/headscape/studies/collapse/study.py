@@ -81,7 +81,7 @@ def collapse(
 
     >>> result = hs.collapse(run, model=model)
     >>> result.headline()
-    'Tokens do not collapse along depth (rank collapse, Dong et al. 2021)'
+    'We cannot tell whether tokens collapse along depth (rank collapse, Dong et al. 2021)'
     """
     integer("batches", batches, low=1)
     check_seed(random_state)
