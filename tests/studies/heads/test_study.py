@@ -129,7 +129,7 @@ def test_a_run_and_its_organized_result_say_the_same(tmp_path):
     assert result.heads["role"].tolist()[2] == "induction"
     batches = tmp_path / "run" / "attention"
     shutil.copy(batches / "batch-0000.safetensors", batches / "batch-0001.safetensors")
-    with pytest.raises(hs.InputError, match="made of another batch 1"):
+    with pytest.raises(hs.InputError, match="made from batch 1, which has changed"):
         hs.find_heads(tmp_path / "run", "induction")
 
 

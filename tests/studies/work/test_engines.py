@@ -365,7 +365,7 @@ def test_resume_refuses_other_settings_and_nothing_is_thrown_away(tmp_path):
     with study_folder(run, "organize", first, {}, Work()) as folder:
         (folder.path / "mine").write_text("done")
     with (
-        pytest.raises(hs.InputError, match="cannot be resumed: seed was 0 and is 1; without --resume it starts anew"),
+        pytest.raises(hs.InputError, match="cannot be resumed: seed was 0 and is 1; without --resume it starts over"),
         study_folder(run, "organize", other, {}, Work(resume=True)),
     ):
         pass

@@ -50,7 +50,7 @@ def test_what_a_result_lacks_without_its_model_is_said_also_of_a_quiet_command(c
         with pytest.raises(SystemExit) as end:
             main()
         assert not end.value.code
-        lacks = f"no induction scores: the model of {run.path} is not at"
+        lacks = f"no induction scores: the model of {run.path} is no longer at"
         (line,) = capsys.readouterr().err.splitlines()
         assert line.startswith(lacks)
         with pytest.warns(UserWarning, match=lacks):
