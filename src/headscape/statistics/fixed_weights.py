@@ -1,4 +1,4 @@
-"""What heads would put out with fixed weights, the mean map of other inputs, beside what they do (Wertich 2024, ch. 7)."""
+"""What heads would output with fixed weights, the mean map of other inputs, beside what they do (Wertich 2024, ch. 7)."""
 
 from __future__ import annotations
 
