@@ -11,6 +11,13 @@ import pytest
 from headscape.stopping import Stopped, stoppable
 from killing import hearing
 
+
+@pytest.fixture(autouse=True)
+def spared(monkeypatch):
+    """A stop ends all processes below this one: here they belong to other tests."""
+    monkeypatch.setattr("headscape.stopping.end_workers", lambda: None)
+
+
 WHILE_IMPORTING = """
 import os, signal, sys
 class Import:
