@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -204,7 +205,7 @@ def entropy(p: Gaussian) -> float:
     >>> round(entropy(Gaussian([0], [[1]])), 4)
     1.4189
     """
-    return float(0.5 * (p.dim * np.log(2 * np.pi * np.e) + log_determinant(p.covariance)))
+    return float(0.5 * (p.dim * (1 + math.log(2 * math.pi)) + log_determinant(p.covariance)))
 
 
 def cross_entropy(p: Gaussian, q: Gaussian) -> float:

@@ -5,6 +5,7 @@ Everything is measured on all inputs together, and again with each input left ou
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -229,7 +230,7 @@ def _information(name: str, tokens: Array, seed: int) -> list[Row]:
         shared = _shared(gaussians_left_out(pairs), k)
     except InputError:  # outputs that are all equal, say of a head that rests on one token
         return []
-    entropies = 0.5 * (k * np.log(2 * np.pi * np.e) + volumes)
+    entropies = 0.5 * (k * (1 + math.log(2 * math.pi)) + volumes)
     return [
         {f"entropy_{name}": float(own), f"information_{name}": float(both) - null}
         for own, both in zip(entropies, shared, strict=True)
