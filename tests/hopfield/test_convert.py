@@ -383,11 +383,12 @@ def test_a_cache_changes_no_token(name):
             torch.testing.assert_close(with_cache, without, atol=1e-4, rtol=1e-4)
 
 
-def test_a_cache_that_dropped_keys_is_refused_and_one_made_inside_drops_none():
+@pytest.mark.parametrize("seen", [1, 12])
+def test_a_cache_that_drops_keys_is_refused_and_one_made_inside_drops_none(seen):
     network = windowed("gemma2")
     assert set(network.config.layer_types) == {"sliding_attention", "full_attention"}
     ids = torch.randint(3, 100, (1, 12))
-    past = network(ids, use_cache=True).past_key_values
+    past = network(ids[:, :seen], use_cache=True).past_key_values
     with torch.no_grad(), to_hopfield(network, skip="residual"):
         with pytest.raises(hs.InputError, match="the cache drops keys of layer"):
             network(ids[:, :1], past_key_values=past)
