@@ -48,7 +48,7 @@ def test_every_layer_says_its_own_heads_and_the_file_opens_again(tmp_path):
         assert relative(opened.module(ids).logits, model.module(ids).logits) < 2e-3
     before = report.path.read_bytes()
     export_pruned(model, [*GROUPS, (1, 3)], report.path, recipe={"study": "abc"})  # accepted, left alone
-    with pytest.raises(hs.InputError, match="exists and is a file of something else"):
+    with pytest.raises(hs.InputError, match="exists and is a file with other content"):
         export_pruned(model, GROUPS, report.path)
     assert report.path.read_bytes() == before and sorted(p.name for p in tmp_path.iterdir()) == ["cache", "small.gguf"]
 

@@ -1,4 +1,4 @@
-"""The inputs of a pruning made ready: to rank and calibrate on, to choose on, to judge on. They share no window."""
+"""The inputs of a pruning: for ranking and calibration, for selection, for judging. They share no window."""
 
 from __future__ import annotations
 
@@ -42,8 +42,8 @@ __all__ = ["Prepared", "prepare_inputs"]
 
 CHOOSING = 1 / 3  # share of the judging inputs, the first ones, on which a criterion is chosen
 N_IMAGES = 240
-CALIBRATING = 112  # windows or images to calibrate on, those of the run included, before repeats are added
-REPEATS = 0.25  # share of what is calibrated on that repeats its first half
+CALIBRATING = 112  # calibration windows or images, those of the run included, before repeats are added
+REPEATS = 0.25  # share of the calibration windows that repeat their first half
 TASK_ROWS = 24  # of a user's task, at most, to calibrate and to choose on; twice as many to judge on
 
 
@@ -51,8 +51,8 @@ TASK_ROWS = 24  # of a user's task, at most, to calibrate and to choose on; twic
 class Prepared:
     """A pruning ready to be evaluated in this process: what criteria may look at, the judges, and facts to record.
 
-    The evidence is fitted on the ranking samples and those to calibrate on; for an encoder on their sentences, since
-    sentences are what it is judged on. `controls` judges the completions of every ability after other contexts.
+    The evidence is fitted on the ranking and calibration samples; for an encoder on their sentences, since sentences are
+    what it is judged on. `controls` judges the completions of every ability after other contexts.
     """
 
     evidence: Evidence
@@ -71,7 +71,7 @@ class Prepared:
         return {name: digest(hashes) for name, hashes in found.items()}
 
     def judge(self, on: str) -> Judge:
-        """The judge on the inputs to "choose" on, to "judge" on, the "control", or on a few of those to "rank" on."""
+        """The judge on the selection ("choose") or judging inputs ("judge"), the "control", or some ranking inputs ("rank")."""
         known = {"choose": self.choosing, "judge": self.judging, "control": self.controls}
         return known.get(on.partition(":")[0]) or self.evidence.brief_judge
 
@@ -115,8 +115,8 @@ def prepare_inputs(pruning: Pruning, model: Model, captured: Capture) -> Prepare
     """Take the ranking samples from the capture and the others from the inputs of the pruning.
 
     Inputs are a text file, a folder or a list of texts; images and labels for a classifier. None takes the prose or the
-    images that ship with headscape. A quarter of them is kept to calibrate on unless other text is given for that.
-    Windows and images that were ranked or calibrated on are not judged on.
+    images that ship with headscape. A quarter of them is kept for calibration unless other text is given for that.
+    Windows and images used for ranking or calibration are not judged on.
     """
     if pruning.windows < 3:
         raise InputError(f"{pruning.windows} windows to judge on are too few for an interval; give at least 3")
@@ -162,7 +162,7 @@ def prepare_inputs(pruning: Pruning, model: Model, captured: Capture) -> Prepare
 
 
 def _more(pruning: Pruning, model: Model, tokens: int, seen: set[str], n_ranked: int = 0) -> list[Sample] | None:
-    """What was given to calibrate on beside the samples of the run; None where a part of the inputs has to do."""
+    """Calibration inputs given besides the samples of the run; None where a part of the inputs serves instead."""
     given = pruning.calibrate
     if given is None and (pruning.inputs is not None or model.images is not None):
         return None
@@ -187,7 +187,7 @@ def _rows(pruning: Pruning, model: Model) -> dict[str, list[tuple[str, str]]]:
 
 
 def _mixture(model: Model, text: Sequence[Sample], rows: Sequence[tuple[str, str]], pruning: Pruning) -> list[Sample]:
-    """What is calibrated on: text, windows that repeat themselves, and rows of the user's task."""
+    """The calibration samples: text, windows that repeat themselves, and rows of the user's task."""
     found = list(text)
     if model.task != "causal-lm":
         return found
@@ -213,10 +213,12 @@ def _abilities(
 
 
 def _sentences(evidence: Evidence, pruning: Pruning, tokens: int) -> Prepared:
-    """For an encoder: pairs of sentences to choose and judge on, and the other sentences to fit on."""
+    """For an encoder: sentence pairs for selection and judging, and the other sentences to fit on."""
     model, ranked = evidence.network, evidence.samples
     if pruning.task is not None:
-        raise InputError(f"a task of prompts and completions is for a model that predicts text, {model.source} is none")
+        raise InputError(
+            f"a task of prompts and completions is for a model that predicts text, and {model.source} does not"
+        )
     decode = partial(model.tokenizer.decode, skip_special_tokens=True)
     more = [] if pruning.calibrate is None else _more(pruning, model, tokens, set()) or []
     evidence.texts = [str(decode(sample.stored["input_ids"].tolist())) for sample in ranked]
