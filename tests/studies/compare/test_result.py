@@ -1,5 +1,7 @@
 """Tables and findings of a comparison: intervals over groups of inputs, and verdicts that follow from them."""
 
+import dataclasses
+
 import numpy as np
 import pandas as pd
 import pytest
@@ -97,6 +99,24 @@ def test_other_heads_can_fail_the_claim_that_kinds_differ():
     near, far = result_of([0.0, 0.1], ["one", "two"]), result_of([0.0, 50.0], ["one", "two"])
     verdicts = [next(f.verdict for f in r.findings() if f.claim == "compare.kinds_of_heads") for r in (near, far)]
     assert verdicts == ["does not hold", "holds"]
+
+
+def test_inputs_that_repeat_decide_nothing():
+    """Eight inputs of two networks, of which one network was given one input twice."""
+    result = result_of([0.0, 0.0, 50.0], ["one", "one", "two"])
+    whole = [np.random.default_rng(i).uniform(1 + i, 1.1 + i, size=(3, 6)) for i in range(3)]
+    bottom = np.where(np.tri(18, dtype=bool), np.nan, 1.0)
+    found = dataclasses.replace(result, whole=whole, bottom=bottom)
+    ticked = {f.claim for f in found.findings() if f.verdict == "holds"}
+    assert ticked == {f"compare.{name}" for name in ("bottom", "all_apart", "apart", "geometry", "kinds_of_heads", "entropy")}
+    again = [x.copy() for x in whole]
+    again[1][:, 3] = again[0][:, 2]
+    found = dataclasses.replace(found, whole=again)
+    judged = [f for f in found.findings() if f.judgement]
+    assert {f.claim for f in judged} == ticked and {f.verdict for f in judged} == {"cannot tell"}
+    assert all("inputs are different, and n counts independent ones" in f.judgement.why for f in judged)
+    assert "only 17 of 18" in next(f.judgement.why for f in judged if f.claim == "compare.apart")
+    assert not any(pair.separated for pair in found.distances)
 
 
 def test_tables_carry_n_and_the_verdict():

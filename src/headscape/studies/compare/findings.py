@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from headscape.results import Finding
 from headscape.studies.compare.result import ALL, BATCHES, INPUT, MEASURES, NAMES, SHUFFLED, Distance
 from headscape.studies.work.sentences import on_claim
-from headscape.verdicts import Judgement, judge
+from headscape.verdicts import Judgement, judge, of_different
 
 if TYPE_CHECKING:
     from headscape.studies.compare.result import CompareResult
@@ -47,7 +47,7 @@ def _bottom(r: CompareResult) -> list[Finding]:
         if shared is None or r.clusters:  # a shorter copy of a run has the same inputs
             continue
         between, within, chance = shared
-        verdict = judge(between, above=chance, control="chance")
+        verdict = of_different(r.inputs(network), judge(between, above=chance, control="chance"))
         names = _list(r.runs.loc[r.runs["network"] == network, "run"].tolist())
         rest = (
             f": of the lowest tenth of heads by l1_top (sum of the coefficients of largest support), {between} are the same on "

@@ -15,7 +15,7 @@ import pandas as pd
 from headscape.intervals import Interval, jackknife, mean_interval
 from headscape.studies.compare.runs import WHOLE
 from headscape.studies.work.result import StudyResult
-from headscape.verdicts import Judgement, judge, strictest
+from headscape.verdicts import Judgement, judge, of_different, strictest
 
 __all__ = ["ALL", "MEASURES", "NAMES", "SHUFFLED", "CompareResult", "Distance", "bottom_size", "mean_distance"]
 
@@ -85,11 +85,12 @@ class Distance(NamedTuple):
     heads: Interval  # the same network with other heads, the larger of both
     shuffled: Interval  # the two networks with rows shuffled
     bound: Interval  # lower bound of `apart`, of the head geometry only
+    inputs: Array  # (n_input, 3): what tells the inputs of each network apart
 
     @property
     def judgement(self) -> Judgement:
         """Whether they are further apart than either is from itself."""
-        return judge(self.apart, above=self.same, control="the same network on other input")
+        return self._judge(self.apart, self.same, "the same network on other input")
 
     @property
     def separated(self) -> bool:
@@ -99,12 +100,16 @@ class Distance(NamedTuple):
     @property
     def beyond_heads(self) -> Judgement:
         """Whether they are also further apart than two halves of the heads of one network."""
-        return judge(self.apart, above=self.heads, control="two halves of the heads of one network")
+        return self._judge(self.apart, self.heads, "two halves of the heads of one network")
 
     @property
     def certain(self) -> Judgement:
         """Whether even the lower bound lies above the same network: then no better matching of heads can change it."""
-        return judge(self.bound, above=self.same, control="the same network on other input")
+        return self._judge(self.bound, self.same, "the same network on other input")
+
+    def _judge(self, statistic: Interval, above: Interval, control: str) -> Judgement:
+        """`judge`, if no network was given an input twice."""
+        return of_different(self.inputs, judge(statistic, above=above, control=control))
 
 
 @dataclass(frozen=True, eq=False)
@@ -210,7 +215,13 @@ class CompareResult(StudyResult):
             heads=_largest([self.yardsticks(network, measure)[HEADS] for network in (a, b)]),
             shuffled=shuffled,
             bound=mean_distance(self.bounds, where) if measure == "geometry" else UNKNOWN,
+            inputs=self.inputs(a, b),
         )
+
+    def inputs(self, *networks: str) -> Array:
+        """(n_input, 3): what was measured of networks as a whole on each of their inputs; empty in results of earlier versions."""
+        found = [rows.T for rows, network in zip(self.whole, self.runs["network"], strict=False) if network in networks]
+        return np.concatenate(found) if found else np.empty((0, len(WHOLE)))
 
     def shared_bottom(self, network: str) -> tuple[Interval, Interval, float] | None:
         """The share of the lowest heads that two runs of a network have in common, that of one run, and chance.
@@ -236,7 +247,7 @@ class CompareResult(StudyResult):
         of = {n: [x for x, own in zip(rel, self.runs["network"], strict=True) if own == n] for n in self.networks}
         low, *_, high = sorted(self.networks, key=lambda n: float(np.mean(np.concatenate(of[n]))))
         judged = [judge(mean_interval(x), above=mean_interval(y), control=low) for x, y in product(of[high], of[low])]
-        return high, low, strictest(*judged)
+        return high, low, of_different(self.inputs(high, low), strictest(*judged))
 
     def by(self, measure: str) -> list[Distance]:
         """The pairs of networks by one measure."""
