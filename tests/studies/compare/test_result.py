@@ -108,7 +108,9 @@ def test_inputs_that_repeat_decide_nothing():
     bottom = np.where(np.tri(18, dtype=bool), np.nan, 1.0)
     found = dataclasses.replace(result, whole=whole, bottom=bottom)
     ticked = {f.claim for f in found.findings() if f.verdict == "holds"}
-    assert ticked == {f"compare.{name}" for name in ("bottom", "all_apart", "apart", "geometry", "kinds_of_heads", "entropy")}
+    assert ticked == {
+        f"compare.{name}" for name in ("bottom", "all_apart", "apart", "geometry", "kinds_of_heads", "entropy")
+    }
     again = [x.copy() for x in whole]
     again[1][:, 3] = again[0][:, 2]
     found = dataclasses.replace(found, whole=again)

@@ -102,7 +102,11 @@ def test_the_budget_is_judged_on_held_out_inputs(result):
             "can be removed within the budget of 2.00%: on held-out inputs they cost +1.10%",
         ),
         ([0.05, 0.06, 0.07], "does not hold", "costs more than the budget of 2.00%"),
-        ([0.0, 0.03, 0.04], "cannot tell", "We cannot tell whether 7 of 8 heads (88%) can be removed within the budget of 2.00%: "),
+        (
+            [0.0, 0.03, 0.04],
+            "cannot tell",
+            "We cannot tell whether 7 of 8 heads (88%) can be removed within the budget of 2.00%: ",
+        ),
         ([0.01], "cannot tell", "+1.00% (rise of the loss, n = 1)"),
     ):
         curve = made_up("proposal", [[costs]], proposal=True)

@@ -74,7 +74,9 @@ def test_every_point_of_a_grid_is_named_and_has_its_own_skip(made_up):
     assert "(a=0.5 a'=0.2)" in given[1] and len(given) == 2
     against = [f for f in found if f.claim == "train.both"]
     assert against[0].text.startswith("We cannot tell whether Modern Hopfield Attention (a=0.3 a'=0.2) is better than")
-    assert against[1].text.startswith("Modern Hopfield Attention (a=0.5 a'=0.2) is worse than standard attention: 2.601 bits")
+    assert against[1].text.startswith(
+        "Modern Hopfield Attention (a=0.5 a'=0.2) is worse than standard attention: 2.601 bits"
+    )
     assert len([f for f in found if f.claim == "train.tokens"]) == 2
 
 

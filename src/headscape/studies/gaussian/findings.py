@@ -358,7 +358,9 @@ def _divergence(r: GaussianResult) -> list[Finding]:
         : the Jensen-Shannon divergence between thirds of the text goes from {first} to {last} nats, that of tokens dealt
         out at random from {apart[0, 0, 1]:.3g} to {apart[-1, 0, 1]:.3g}. Beyond the latter it changes by {change}.
     """
-    return [_tested(r, "divergence", "divergence", rest, change, below=0.0, control="no change beyond tokens dealt out")]
+    return [
+        _tested(r, "divergence", "divergence", rest, change, below=0.0, control="no change beyond tokens dealt out")
+    ]
 
 
 def _rank(r: GaussianResult) -> Finding:

@@ -241,7 +241,12 @@ class _Study:
             distances=list(reading.distances),
             arrays=arrays,
             neighbours=neighbours,
-            settings={**self.facts, "inputs": self._inputs(), "content": [reading.content.start, reading.content.stop], "left_out": left_out},
+            settings={
+                **self.facts,
+                "inputs": self._inputs(),
+                "content": [reading.content.start, reading.content.stop],
+                "left_out": left_out,
+            },
             **own,
             control=other.get("heads"),
             control_folds=other.get("folds"),
