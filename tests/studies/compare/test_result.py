@@ -69,6 +69,21 @@ def test_intervals_of_distances_cover():
     assert 0.93 < hits / 1000 < 0.99
 
 
+def test_copies_of_the_same_inputs_do_not_make_an_interval_narrower():
+    """A network at its own length and once more with fewer tokens: as many inputs as before, with as wide an interval."""
+    once = result_of([0.0, 5.0], ["one", "two"])
+    order = np.r_[0:6, 0:6, 6:12]  # the first run, its copy, the second
+    full = np.fmax(once.measures, once.measures.swapaxes(1, 2))
+    measures = full[:, order][:, :, order]
+    measures[:, np.tri(18, dtype=bool)] = np.nan
+    rows = once.runs.iloc[[0, 0, 1]].assign(run=["run0", "run0-short", "run1"], clusters=4.0)
+    copied = dataclasses.replace(once, runs=rows, measures=measures)
+    a, b = (r._mean(r.measures[0], r._where("one", "two", own=False)) for r in (once, copied))
+    assert a.n == b.n == 12 and (a.value, a.low, a.high) == pytest.approx((b.value, b.low, b.high))
+    wrong = mean_distance(measures[0], copied._where("one", "two", own=False))
+    assert wrong.n == 18 and wrong.high - wrong.low < b.high - b.low
+
+
 def test_verdicts_follow_the_intervals():
     result = result_of([0.0, 0.0, 5.0], ["one", "same", "two"])
     verdicts = {(d.a, d.b): d.judgement.verdict for d in result.by(ALL)}

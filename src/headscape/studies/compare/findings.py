@@ -133,20 +133,26 @@ def _other_heads(r: CompareResult) -> Finding:
 
 
 def _shuffled(r: CompareResult) -> list[Finding]:
-    parts = []
+    parts, left = [], 0
     for measure in SHUFFLED:
         pairs = [d for d in r.by(measure) if d.separated]
         if pairs:
             as_far = sum(d.shuffled.value >= d.apart.value for d in pairs)
+            left += as_far
             parts.append(f"{NAMES[measure]} {as_far} of {len(pairs)}")
     if not parts:
         return []
+    opening = (
+        "Where attention goes is not always what separates networks"
+        if left
+        else "Networks are apart by where attention goes"
+    )
     text = f"""
-        Where attention goes is not always what separates networks: with every row shuffled over its keys, pairs that
-        were separated stay at least as far apart by {_list(parts)}. There the values in the rows (how peaked
-        attention is, and its mask) are enough.
+        {opening}: with every row shuffled over its keys, pairs that were separated stay at least as far apart by
+        {_list(parts)}.
     """
-    return [Finding(text, "times")]
+    enough = " There the values in the rows (how peaked attention is, and its mask) are enough." if left else ""
+    return [Finding(f"{text.strip()}{enough}", "times")]
 
 
 def _larger(r: CompareResult) -> list[Finding]:

@@ -45,13 +45,15 @@ def bottom_size(n_heads: int) -> int:
     return max(1, round(n_heads / 10))
 
 
-def mean_distance(D: Array, where: npt.NDArray[np.bool_]) -> Interval:
+def mean_distance(D: Array, where: npt.NDArray[np.bool_], inputs: Array | None = None) -> Interval:
     """Mean over the chosen pairs of groups with its interval, by the jackknife over groups; unknown if one is NaN.
 
     Parameters
     ----------
     D, where
         (n, n): distances between groups of inputs, and which pairs to count.
+    inputs
+        (n,): which inputs each group is of, by default all different. Groups of the same inputs are left out together.
 
     >>> D = np.array([[0, 1.0, 2.0, 3.0], [0, 0, 1.0, 2.0], [0, 0, 0, 1.0], [0, 0, 0, 0]])
     >>> str(mean_distance(D, D > 0))
@@ -60,12 +62,15 @@ def mean_distance(D: Array, where: npt.NDArray[np.bool_]) -> Interval:
     if not where.any() or not np.isfinite(D[where]).all():
         return UNKNOWN
     used = np.flatnonzero(where.any(axis=0) | where.any(axis=1))
+    of = (np.arange(len(D)) if inputs is None else inputs)[used]
+    units = np.unique(of)
 
     def statistic(chosen: npt.NDArray[np.intp]) -> float:
-        part = np.ix_(used[chosen], used[chosen])
+        kept = used[np.isin(of, units[chosen])]
+        part = np.ix_(kept, kept)
         return float(D[part][where[part]].mean()) if where[part].any() else float("nan")
 
-    return jackknife(statistic, len(used))
+    return jackknife(statistic, len(units))
 
 
 def _largest(found: Sequence[Interval]) -> Interval:
@@ -154,6 +159,17 @@ class CompareResult(StudyResult):
         """(n,): the run of each group."""
         return np.repeat(np.arange(len(self.runs)), len(self.settings["groups"]))
 
+    @cached_property
+    def input_of(self) -> Array:
+        """(n,): the inputs of each group; those of a run's shorter copy are the run's own."""
+        names, n = self.runs["run"].tolist(), len(self.settings["groups"])
+        longer = [name.removesuffix("-short") if self.clusters else name for name in names]
+        of = [names.index(name if name in names else own) for own, name in zip(names, longer, strict=True)]
+        return np.asarray(n * np.array(of)[self.run_of] + np.tile(np.arange(n), len(names)))
+
+    def _mean(self, D: Array, where: npt.NDArray[np.bool_]) -> Interval:
+        return mean_distance(D, where, self.input_of)
+
     def _where(self, a: str, b: str, own: bool) -> npt.NDArray[np.bool_]:
         """Pairs of groups of networks a and b, within one run (`own`) or between two runs."""
         first, second = ((self.runs["network"].to_numpy() == network)[self.run_of] for network in (a, b))
@@ -187,12 +203,12 @@ class CompareResult(StudyResult):
     def yardsticks(self, network: str, measure: str) -> dict[str, Interval]:
         """How far a network is from itself: on other batches, on other input (a second run), with other heads."""
         D = self.of_measure(measure)
-        found = {BATCHES: mean_distance(D, self._where(network, network, own=True))}
+        found = {BATCHES: self._mean(D, self._where(network, network, own=True))}
         other = self._where(network, network, own=False)
         if other.any():
-            found[INPUT] = mean_distance(D, other)
+            found[INPUT] = self._mean(D, other)
         heads = np.full_like(D, np.nan) if measure == ALL else self.other_heads[MEASURES.index(measure)]
-        return found | {HEADS: mean_distance(heads, self._where(network, network, own=True))}
+        return found | {HEADS: self._mean(heads, self._where(network, network, own=True))}
 
     def _same(self, network: str, measure: str) -> list[Interval]:
         return [one for what, one in self.yardsticks(network, measure).items() if what != HEADS]
@@ -205,16 +221,16 @@ class CompareResult(StudyResult):
 
     def _distance(self, a: str, b: str, measure: str) -> Distance:
         where = self._where(a, b, own=False)
-        shuffled = mean_distance(self.shuffled[SHUFFLED.index(measure)], where) if measure in SHUFFLED else UNKNOWN
+        shuffled = self._mean(self.shuffled[SHUFFLED.index(measure)], where) if measure in SHUFFLED else UNKNOWN
         return Distance(
             a,
             b,
             measure,
-            apart=mean_distance(self.of_measure(measure), where),
+            apart=self._mean(self.of_measure(measure), where),
             same=_largest([one for network in (a, b) for one in self._same(network, measure)]),
             heads=_largest([self.yardsticks(network, measure)[HEADS] for network in (a, b)]),
             shuffled=shuffled,
-            bound=mean_distance(self.bounds, where) if measure == "geometry" else UNKNOWN,
+            bound=self._mean(self.bounds, where) if measure == "geometry" else UNKNOWN,
             inputs=self.inputs(a, b),
         )
 
@@ -233,7 +249,7 @@ class CompareResult(StudyResult):
             return None
         n_heads = int(self.runs.loc[self.runs["network"] == network, "n_heads"].iloc[0])
         chance = bottom_size(n_heads) / n_heads
-        return mean_distance(self.bottom, between), mean_distance(self.bottom, within), chance
+        return self._mean(self.bottom, between), self._mean(self.bottom, within), chance
 
     @cached_property
     def larger(self) -> tuple[str, str, Judgement] | None:
