@@ -4,6 +4,9 @@ import numpy as np
 import pytest
 
 from headscape.intervals import another, jackknife, mean_interval, median_interval
+from headscape.studies.prune.result import percent
+from headscape.studies.work.series import bars, line
+from headscape.verdicts import judge
 
 DRAWS = 2000
 
@@ -41,6 +44,18 @@ def test_few_inputs_over_many_orders_of_magnitude_have_no_interval():
     few = mean_interval([1e-8, 1e-3, 0.5])
     assert not few.known and few.why == "too few to say" and few.n == 3
     assert mean_interval(np.geomspace(1e-8, 0.5, 10)).known
+
+
+def test_ends_that_say_nothing_are_not_shown_and_still_decide():
+    """Two inputs that differ by a factor of six: the interval for log-normal ones ends at some millions."""
+    far = mean_interval([0.2, 1.2])
+    assert far.known and far.low < 0 and far.high > 1e6
+    assert not far.readable and str(far) == "0.7 (n = 2, too few to say)"
+    assert str(judge(far, above=0.5).why) == "0.7 (n = 2, too few to say) and 0.5 overlap"
+    assert str(far.scaled(100)) == "70 (n = 2, too few to say)" and percent(far) == "+70.00% (n = 2)"
+    drawn = bars({"two": far, "three": mean_interval([1.0, 1.1, 1.2])})
+    assert np.isnan(drawn["high"]).tolist() == [True, False] and "high" not in line("two", [0], [far])
+    assert mean_interval([0.2, 0.3]).readable and mean_interval([-1e-9, 1.0, -0.9]).readable
 
 
 @pytest.mark.parametrize("n", [3, 10])

@@ -14,6 +14,7 @@ from headscape.tensor import (
     block_bounds,
     block_labels,
     check_finite,
+    named_heads,
     present_entries,
     present_pairs,
 )
@@ -158,6 +159,15 @@ def test_a_head_is_read_as_it_is_written_or_refused(text):
         HeadId.parse(text)
     for head in (HeadId("decoder", 3, 7), HeadId("decoder.cross", 0, 11)):
         assert HeadId.parse(str(head)) == head
+
+
+def test_a_head_of_the_only_block_needs_no_block():
+    known = [HeadId("decoder", layer, head) for layer in range(3) for head in range(4)]
+    assert named_heads(known, ["2.3", "decoder.0.1", known[5]]) == [known[1], known[5], known[11]]
+    with pytest.raises(InputError, match="head decoder.3.0 was not captured"):
+        named_heads(known, ["3.0"])
+    with pytest.raises(InputError, match="head 2.3 needs its block, one of decoder, encoder"):
+        named_heads([*known, HeadId("encoder", 0, 0)], ["2.3"])
 
 
 @pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])

@@ -29,6 +29,9 @@ TOO_FEW = "too few to say"
 DECADES, ENOUGH = 2.0, 10
 """Spread of logarithms (sd) beyond which fewer inputs than `ENOUGH` have no interval: that of log-normal ones covers
 less than 90 % (docs/verdicts.md has the table)."""
+FAR = 1000.0
+"""Times the estimate that an end may lie from it and still be shown. Two inputs that differ by a factor of 3 have an end
+further away: it covers, and tells nobody anything."""
 UNANIMOUS = 6
 """Inputs that must agree before their common value is an interval: fewer agree by chance more than 1 time in 20, where
 half of all inputs lie above it."""
@@ -38,10 +41,14 @@ half of all inputs lie above it."""
 class Interval:
     """An estimate from n inputs with its 95 % interval; NaN at both ends where there is none, and `why`.
 
+    Ends so far away that they say nothing have a `why` too: they decide, and are not shown.
+
     >>> str(hs.Interval(0.5, 0.4, 0.61, 8))
     '0.5 [0.4, 0.61] (n = 8)'
     >>> str(hs.Interval(0.5, np.nan, np.nan, 1))
     '0.5 (n = 1)'
+    >>> str(hs.mean_interval([0.2, 1.2]))
+    '0.7 (n = 2, too few to say)'
     """
 
     value: float
@@ -55,9 +62,14 @@ class Interval:
         """Whether there is an interval."""
         return self.low == self.low and self.high == self.high
 
+    @property
+    def readable(self) -> bool:
+        """Whether there is an interval whose ends are worth showing; all that are known decide."""
+        return self.known and not self.why
+
     def __str__(self) -> str:
-        ends = f" [{self.low:.3g}, {self.high:.3g}]" if self.known and (self.n or self.low < self.high) else ""
-        facts = ", ".join(([f"n = {self.n}"] if self.n else []) + ([self.why] if self.why and not self.known else []))
+        ends = f" [{self.low:.3g}, {self.high:.3g}]" if self.readable and (self.n or self.low < self.high) else ""
+        facts = ", ".join(([f"n = {self.n}"] if self.n else []) + ([self.why] if self.why else []))
         return f"{self.value:.3g}{ends}" + (f" ({facts})" if facts else "")
 
     def scaled(self, factor: float) -> Interval:
@@ -80,12 +92,12 @@ def exactly(value: float) -> Interval:
 
 
 def distinct(values: npt.ArrayLike) -> int:
-    """How many inputs there are in truth, from what was measured on each (first axis): the same input twice is one.
+    """How many inputs there are in truth, from what was measured on each, or their names (first axis): the same twice is one.
 
-    >>> distinct([[0.1, 0.2], [0.3, 0.1], [0.1, 0.2]])
-    2
+    >>> distinct([[0.1, 0.2], [0.3, 0.1], [0.1, 0.2]]), distinct(["a", "b", "a"])
+    (2, 2)
     """
-    rows = np.asarray(values, dtype=float)
+    rows = np.asarray(values)
     return len({row.tobytes() for row in rows})
 
 
@@ -221,6 +233,8 @@ def _about(value: float, x: npt.NDArray[np.float64], skewed: bool) -> Interval:
         reach = _quantile(n) * (variance / n + variance**2 / (2 * (n + 1))) ** 0.5
         ends = np.sign(x[0]) * np.exp(np.clip([middle - reach, middle + reach], -700, 700))
         low, high = min(low, float(ends.min())), max(high, float(ends.max()))
+        if max(value - low, high - value) > FAR * abs(value):
+            return Interval(value, low, high, n, TOO_FEW)
     return Interval(value, low, high, n)
 
 

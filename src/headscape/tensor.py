@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Any, Literal, NamedTuple
@@ -52,24 +52,31 @@ class HeadId(NamedTuple):
         return f"{self.block}.{self.layer}.{self.head}"
 
     @classmethod
-    def parse(cls, text: str) -> HeadId:
-        """Read back what `str` wrote; a block name may itself contain dots.
+    def parse(cls, text: str, blocks: Collection[str] = ()) -> HeadId:
+        """Read back what `str` wrote; a block name may itself contain dots. LAYER.HEAD is one of the only block of `blocks`.
 
         >>> HeadId.parse("decoder.cross.0.2")
         HeadId(block='decoder.cross', layer=0, head=2)
+        >>> HeadId.parse("2.3", ["decoder"])
+        HeadId(block='decoder', layer=2, head=3)
         """
         try:
-            block, layer, head = text.rsplit(".", 2)
-            return cls(block, int(layer), int(head))
-        except ValueError:
+            *block, layer, head = text.rsplit(".", 2)
+            place = int(layer), int(head)
+            name = block[0] if block else next(iter(blocks))
+        except (ValueError, StopIteration):
             raise InputError(f"'{text}' is not a head; write BLOCK.LAYER.HEAD, as in decoder.3.7") from None
+        if not block and len(blocks) > 1:
+            raise InputError(f"head {text} needs its block, one of {', '.join(blocks)}")
+        return cls(name, *place)
 
 
 def named_heads(known: Sequence[HeadId], heads: Sequence[HeadId | str] | None) -> list[HeadId]:
     """The requested heads, in the order of the known ones; by default all."""
     if heads is None:
         return list(known)
-    wanted = {HeadId.parse(head) if isinstance(head, str) else HeadId(*head) for head in heads}
+    blocks = list(dict.fromkeys(head.block for head in known))
+    wanted = {HeadId.parse(head, blocks) if isinstance(head, str) else HeadId(*head) for head in heads}
     if not wanted:
         raise InputError("no heads given; name some, or leave the option out for all")
     missing = sorted(wanted - set(known))

@@ -209,6 +209,7 @@ def test_wrong_requests():
     for heads, how, message in [
         ([(9, 0)], "zero", r"no head decoder\.9\.0"),
         ([(0, 4)], "zero", r"no head decoder\.0\.4"),
+        (["0.5"], "zero", r"no head decoder\.0\.5"),
         (["x"], "zero", "is not a head"),
         ([(0, 0)], "median", "how is 'zero' or 'mean'"),
         ([(0, 0)], "mean", "needs means"),

@@ -136,7 +136,8 @@ def test_what_the_network_does_not_have_is_said_before_it_is_run(llama, tmp_path
     (tmp_path / "words.txt").write_text(" ".join(WORDS * 2))
     text = ["--text", str(tmp_path / "words.txt"), "--tokens", "12", "--batches", "2"]
     for arguments, said in [
-        ([llama, *text, "--heads", "99.99"], "'99.99' is not a head"),
+        ([llama, *text, "--heads", "99"], "'99' is not a head"),
+        ([llama, *text, "--heads", "99.1"], "has no head decoder.99.1"),
         ([llama, *text, "--heads", "decoder.99.0"], "has no head decoder.99.0"),
         ([llama, *text, "--block", "cross"], "has no block 'cross'; there are decoder"),
         ([llama, "--images", tmp_path / "words.txt"], "reads text, not images"),

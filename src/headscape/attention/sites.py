@@ -152,13 +152,13 @@ def _block_names(model: Model, called: list[tuple[str, nn.Module]], causal: bool
 
 
 def select_heads(model: Model, heads: Any) -> dict[str, list[int]]:
-    """Turn head ids (HeadId, 'block.layer.head', or (layer, head) when there is one block) into {site: heads}."""
+    """Turn head ids (HeadId, 'block.layer.head', or 'layer.head' and (layer, head) when there is one block) into {site: heads}."""
     by_place = {(site.block, site.layer): site for site in model.sites}
     blocks = sorted({site.block for site in model.sites})
     chosen: dict[str, list[int]] = {}
     for head in heads:
         if isinstance(head, str):
-            head = HeadId.parse(head)
+            head = HeadId.parse(head, blocks)
         elif len(head) == 2:
             if len(blocks) > 1:
                 raise InputError(f"head {tuple(head)} needs its block, one of {', '.join(blocks)}")

@@ -32,7 +32,7 @@ def capture(
     batches: o.Batches = 10,
     keep: o.Keep = "probs",
     layers: Annotated[str | None, typer.Option(help="Only these layers: 0,1,5-8.")] = None,
-    heads: Annotated[str | None, typer.Option(help="Only these heads: decoder.3.7,decoder.4.0.")] = None,
+    heads: Annotated[str | None, typer.Option(help="Only these heads: 3.7,4.0 or decoder.3.7.")] = None,
     dtype: o.Stored = "float16",
     pool: o.Pool = None,
     rows: Annotated[
@@ -74,10 +74,10 @@ def kept_of(text: str) -> tuple[str, ...]:
 
 
 def heads_of(text: str | None) -> list[str] | None:
-    """The heads of a list like decoder.3.7,decoder.4.0; anything else is refused before a model is loaded."""
+    """The heads of a list like decoder.3.7,4.0; anything else is refused before a model is loaded."""
     named = listed(text)
     for head in named or ():
-        HeadId.parse(head)
+        HeadId.parse(head, ["the only block"])
     return named
 
 

@@ -15,9 +15,9 @@ from headscape.errors import InputError
 @command(epilog="Example: `headscape softmax runs/book --all --jobs 2`, after `headscape capture --keep probs,scores`")
 def softmax(
     run: o.Run,
-    heads: Annotated[str | None, typer.Option(help="Only these heads: decoder.3.7,decoder.4.0.")] = None,
+    heads: Annotated[str | None, typer.Option(help="Only these heads: 3.7,4.0 or decoder.3.7.")] = None,
     every: Annotated[bool, typer.Option("--all", help="All heads (the default).")] = False,
-    show: Annotated[str | None, typer.Option(help="Heads to draw in the report: decoder.3.7,decoder.4.0.")] = None,
+    show: Annotated[str | None, typer.Option(help="Heads to draw in the report: 3.7,4.0 or decoder.3.7.")] = None,
     batches: Annotated[
         int,
         typer.Option(

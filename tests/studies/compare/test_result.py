@@ -1,5 +1,7 @@
 """Tables and findings of a comparison: intervals over groups of inputs, and verdicts that follow from them."""
 
+import dataclasses
+
 import numpy as np
 import pandas as pd
 import pytest
@@ -67,6 +69,21 @@ def test_intervals_of_distances_cover():
     assert 0.93 < hits / 1000 < 0.99
 
 
+def test_copies_of_the_same_inputs_do_not_make_an_interval_narrower():
+    """A network at its own length and once more with fewer tokens: as many inputs as before, with as wide an interval."""
+    once = result_of([0.0, 5.0], ["one", "two"])
+    order = np.r_[0:6, 0:6, 6:12]  # the first run, its copy, the second
+    full = np.fmax(once.measures, once.measures.swapaxes(1, 2))
+    measures = full[:, order][:, :, order]
+    measures[:, np.tri(18, dtype=bool)] = np.nan
+    rows = once.runs.iloc[[0, 0, 1]].assign(run=["run0", "run0-short", "run1"], clusters=4.0)
+    copied = dataclasses.replace(once, runs=rows, measures=measures)
+    a, b = (r._mean(r.measures[0], r._where("one", "two", own=False)) for r in (once, copied))
+    assert a.n == b.n == 12 and (a.value, a.low, a.high) == pytest.approx((b.value, b.low, b.high))
+    wrong = mean_distance(measures[0], copied._where("one", "two", own=False))
+    assert wrong.n == 18 and wrong.high - wrong.low < b.high - b.low
+
+
 def test_verdicts_follow_the_intervals():
     result = result_of([0.0, 0.0, 5.0], ["one", "same", "two"])
     verdicts = {(d.a, d.b): d.judgement.verdict for d in result.by(ALL)}
@@ -97,6 +114,26 @@ def test_other_heads_can_fail_the_claim_that_kinds_differ():
     near, far = result_of([0.0, 0.1], ["one", "two"]), result_of([0.0, 50.0], ["one", "two"])
     verdicts = [next(f.verdict for f in r.findings() if f.claim == "compare.kinds_of_heads") for r in (near, far)]
     assert verdicts == ["does not hold", "holds"]
+
+
+def test_inputs_that_repeat_decide_nothing():
+    """Eight inputs of two networks, of which one network was given one input twice."""
+    result = result_of([0.0, 0.0, 50.0], ["one", "one", "two"])
+    whole = [np.random.default_rng(i).uniform(1 + i, 1.1 + i, size=(3, 6)) for i in range(3)]
+    bottom = np.where(np.tri(18, dtype=bool), np.nan, 1.0)
+    found = dataclasses.replace(result, whole=whole, bottom=bottom)
+    ticked = {f.claim for f in found.findings() if f.verdict == "holds"}
+    assert ticked == {
+        f"compare.{name}" for name in ("bottom", "all_apart", "apart", "geometry", "kinds_of_heads", "entropy")
+    }
+    again = [x.copy() for x in whole]
+    again[1][:, 3] = again[0][:, 2]
+    found = dataclasses.replace(found, whole=again)
+    judged = [f for f in found.findings() if f.judgement]
+    assert {f.claim for f in judged} == ticked and {f.verdict for f in judged} == {"cannot tell"}
+    assert all("inputs are different, and n counts independent ones" in f.judgement.why for f in judged)
+    assert "only 17 of 18" in next(f.judgement.why for f in judged if f.claim == "compare.apart")
+    assert not any(pair.separated for pair in found.distances)
 
 
 def test_tables_carry_n_and_the_verdict():

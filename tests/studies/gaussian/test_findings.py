@@ -5,6 +5,7 @@ import dataclasses
 import numpy as np
 import pytest
 
+import headscape as hs
 import zoo
 from headscape.attention.models import wrap_module
 from headscape.intervals import jackknife, mean_interval
@@ -71,6 +72,28 @@ def test_an_interval_is_over_inputs():
         (expected.value, expected.low, expected.high, 4)
     )
     assert not over_inputs([1.0], float).known
+
+
+def test_inputs_that_repeat_decide_nothing(result):
+    once = result.settings["inputs"]
+    assert len(set(once)) == 9
+    twice = by_claim(changed(result, settings={**result.settings, "inputs": [*once[:8], once[3]]}))
+    decided = {name for name, finding in by_claim(result).items() if finding.verdict != "cannot tell"}
+    assert len(decided) > 5
+    for name in decided - {"sphere", "softmax"}:  # n counts tokens of the vocabulary
+        assert twice[name].judgement.why.startswith("only 8 of 9 inputs are different")
+    assert twice["sphere"] == by_claim(result)["sphere"]
+
+
+def test_the_same_tokens_are_the_same_input():
+    found = hs.gaussian(hs.from_attentions(_maps(), tokens=None), model=None)
+    assert [found.settings["inputs"].index(name) for name in found.settings["inputs"]] == [0, 1, 0]
+
+
+def _maps():
+    """One layer of two heads on three inputs, the last being the first again."""
+    rows = np.random.default_rng(0).dirichlet(np.ones(24), size=(2, 1, 2, 24)).astype(np.float32)
+    return [[rows[i]] for i in (0, 1, 0)]
 
 
 @pytest.mark.parametrize("n", [1, 7])

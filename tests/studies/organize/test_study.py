@@ -106,7 +106,7 @@ def test_figure_1_is_organized_by_the_head_itself(run):
     path, _ = run
     captured = hs.Capture.in_memory([hs.open_capture(path).batch(0)])  # the run keeps one study
     X = captured.tensor(0)
-    result = organize(captured, heads=[str(X.heads[3])])
+    result = organize(captured, heads=[f"{X.heads[3].layer}.{X.heads[3].head}"])
     (head,) = result.maps
     values = X.values[:, :, 3]
     filled = np.where(X.present, values, (values.sum(axis=1) / X.present.sum(axis=1))[:, None])

@@ -260,6 +260,7 @@ def test_refusals_say_what_to_do_and_leave_nothing(run, tmp_path):
         (probs, {}, "needs scores.*keeps probs; capture again with --keep probs,scores"),
         (single, {}, "1 x 1; a decomposition needs at least two tokens"),
         (copy, {"heads": ["heads.9.9"]}, "head heads.9.9 was not captured"),
+        (copy, {"heads": ["0.0"], "show": ["1.1"]}, "head heads.1.1 was not captured or not chosen"),
         (copy, {"heads": ["heads.0.0"], "show": ["heads.1.1"]}, "head heads.1.1 was not captured or not chosen"),
         (copy, {"heads": ["nine"]}, "is not a head"),
         (copy, {"block": "decoder"}, "no block"),

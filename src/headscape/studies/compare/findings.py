@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from headscape.results import Finding
 from headscape.studies.compare.result import ALL, BATCHES, INPUT, MEASURES, NAMES, SHUFFLED, Distance
 from headscape.studies.work.sentences import on_claim
-from headscape.verdicts import Judgement, judge
+from headscape.verdicts import Judgement, judge, of_different
 
 if TYPE_CHECKING:
     from headscape.studies.compare.result import CompareResult
@@ -47,7 +47,7 @@ def _bottom(r: CompareResult) -> list[Finding]:
         if shared is None or r.clusters:  # a shorter copy of a run has the same inputs
             continue
         between, within, chance = shared
-        verdict = judge(between, above=chance, control="chance")
+        verdict = of_different(r.inputs(network), judge(between, above=chance, control="chance"))
         names = _list(r.runs.loc[r.runs["network"] == network, "run"].tolist())
         rest = (
             f": of the lowest tenth of heads by l1_top (sum of the coefficients of largest support), {between} are the same on "
@@ -133,20 +133,26 @@ def _other_heads(r: CompareResult) -> Finding:
 
 
 def _shuffled(r: CompareResult) -> list[Finding]:
-    parts = []
+    parts, left = [], 0
     for measure in SHUFFLED:
         pairs = [d for d in r.by(measure) if d.separated]
         if pairs:
             as_far = sum(d.shuffled.value >= d.apart.value for d in pairs)
+            left += as_far
             parts.append(f"{NAMES[measure]} {as_far} of {len(pairs)}")
     if not parts:
         return []
+    opening = (
+        "Where attention goes is not always what separates networks"
+        if left
+        else "Networks are apart by where attention goes"
+    )
     text = f"""
-        Where attention goes is not always what separates networks: with every row shuffled over its keys, pairs that
-        were separated stay at least as far apart by {_list(parts)}. There the values in the rows (how peaked
-        attention is, and its mask) are enough.
+        {opening}: with every row shuffled over its keys, pairs that were separated stay at least as far apart by
+        {_list(parts)}.
     """
-    return [Finding(text, "times")]
+    enough = " There the values in the rows (how peaked attention is, and its mask) are enough." if left else ""
+    return [Finding(f"{text.strip()}{enough}", "times")]
 
 
 def _larger(r: CompareResult) -> list[Finding]:

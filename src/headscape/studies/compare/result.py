@@ -15,7 +15,7 @@ import pandas as pd
 from headscape.intervals import Interval, jackknife, mean_interval
 from headscape.studies.compare.runs import WHOLE
 from headscape.studies.work.result import StudyResult
-from headscape.verdicts import Judgement, judge, strictest
+from headscape.verdicts import Judgement, judge, of_different, strictest
 
 __all__ = ["ALL", "MEASURES", "NAMES", "SHUFFLED", "CompareResult", "Distance", "bottom_size", "mean_distance"]
 
@@ -45,13 +45,15 @@ def bottom_size(n_heads: int) -> int:
     return max(1, round(n_heads / 10))
 
 
-def mean_distance(D: Array, where: npt.NDArray[np.bool_]) -> Interval:
+def mean_distance(D: Array, where: npt.NDArray[np.bool_], inputs: Array | None = None) -> Interval:
     """Mean over the chosen pairs of groups with its interval, by the jackknife over groups; unknown if one is NaN.
 
     Parameters
     ----------
     D, where
         (n, n): distances between groups of inputs, and which pairs to count.
+    inputs
+        (n,): which inputs each group is of, by default all different. Groups of the same inputs are left out together.
 
     >>> D = np.array([[0, 1.0, 2.0, 3.0], [0, 0, 1.0, 2.0], [0, 0, 0, 1.0], [0, 0, 0, 0]])
     >>> str(mean_distance(D, D > 0))
@@ -60,12 +62,15 @@ def mean_distance(D: Array, where: npt.NDArray[np.bool_]) -> Interval:
     if not where.any() or not np.isfinite(D[where]).all():
         return UNKNOWN
     used = np.flatnonzero(where.any(axis=0) | where.any(axis=1))
+    of = (np.arange(len(D)) if inputs is None else inputs)[used]
+    units = np.unique(of)
 
     def statistic(chosen: npt.NDArray[np.intp]) -> float:
-        part = np.ix_(used[chosen], used[chosen])
+        kept = used[np.isin(of, units[chosen])]
+        part = np.ix_(kept, kept)
         return float(D[part][where[part]].mean()) if where[part].any() else float("nan")
 
-    return jackknife(statistic, len(used))
+    return jackknife(statistic, len(units))
 
 
 def _largest(found: Sequence[Interval]) -> Interval:
@@ -85,11 +90,12 @@ class Distance(NamedTuple):
     heads: Interval  # the same network with other heads, the larger of both
     shuffled: Interval  # the two networks with rows shuffled
     bound: Interval  # lower bound of `apart`, of the head geometry only
+    inputs: Array  # (n_input, 3): what tells the inputs of each network apart
 
     @property
     def judgement(self) -> Judgement:
         """Whether they are further apart than either is from itself."""
-        return judge(self.apart, above=self.same, control="the same network on other input")
+        return self._judge(self.apart, self.same, "the same network on other input")
 
     @property
     def separated(self) -> bool:
@@ -99,12 +105,16 @@ class Distance(NamedTuple):
     @property
     def beyond_heads(self) -> Judgement:
         """Whether they are also further apart than two halves of the heads of one network."""
-        return judge(self.apart, above=self.heads, control="two halves of the heads of one network")
+        return self._judge(self.apart, self.heads, "two halves of the heads of one network")
 
     @property
     def certain(self) -> Judgement:
         """Whether even the lower bound lies above the same network: then no better matching of heads can change it."""
-        return judge(self.bound, above=self.same, control="the same network on other input")
+        return self._judge(self.bound, self.same, "the same network on other input")
+
+    def _judge(self, statistic: Interval, above: Interval, control: str) -> Judgement:
+        """`judge`, if no network was given an input twice."""
+        return of_different(self.inputs, judge(statistic, above=above, control=control))
 
 
 @dataclass(frozen=True, eq=False)
@@ -149,6 +159,17 @@ class CompareResult(StudyResult):
         """(n,): the run of each group."""
         return np.repeat(np.arange(len(self.runs)), len(self.settings["groups"]))
 
+    @cached_property
+    def input_of(self) -> Array:
+        """(n,): the inputs of each group; those of a run's shorter copy are the run's own."""
+        names, n = self.runs["run"].tolist(), len(self.settings["groups"])
+        longer = [name.removesuffix("-short") if self.clusters else name for name in names]
+        of = [names.index(name if name in names else own) for own, name in zip(names, longer, strict=True)]
+        return np.asarray(n * np.array(of)[self.run_of] + np.tile(np.arange(n), len(names)))
+
+    def _mean(self, D: Array, where: npt.NDArray[np.bool_]) -> Interval:
+        return mean_distance(D, where, self.input_of)
+
     def _where(self, a: str, b: str, own: bool) -> npt.NDArray[np.bool_]:
         """Pairs of groups of networks a and b, within one run (`own`) or between two runs."""
         first, second = ((self.runs["network"].to_numpy() == network)[self.run_of] for network in (a, b))
@@ -182,12 +203,12 @@ class CompareResult(StudyResult):
     def yardsticks(self, network: str, measure: str) -> dict[str, Interval]:
         """How far a network is from itself: on other batches, on other input (a second run), with other heads."""
         D = self.of_measure(measure)
-        found = {BATCHES: mean_distance(D, self._where(network, network, own=True))}
+        found = {BATCHES: self._mean(D, self._where(network, network, own=True))}
         other = self._where(network, network, own=False)
         if other.any():
-            found[INPUT] = mean_distance(D, other)
+            found[INPUT] = self._mean(D, other)
         heads = np.full_like(D, np.nan) if measure == ALL else self.other_heads[MEASURES.index(measure)]
-        return found | {HEADS: mean_distance(heads, self._where(network, network, own=True))}
+        return found | {HEADS: self._mean(heads, self._where(network, network, own=True))}
 
     def _same(self, network: str, measure: str) -> list[Interval]:
         return [one for what, one in self.yardsticks(network, measure).items() if what != HEADS]
@@ -200,17 +221,23 @@ class CompareResult(StudyResult):
 
     def _distance(self, a: str, b: str, measure: str) -> Distance:
         where = self._where(a, b, own=False)
-        shuffled = mean_distance(self.shuffled[SHUFFLED.index(measure)], where) if measure in SHUFFLED else UNKNOWN
+        shuffled = self._mean(self.shuffled[SHUFFLED.index(measure)], where) if measure in SHUFFLED else UNKNOWN
         return Distance(
             a,
             b,
             measure,
-            apart=mean_distance(self.of_measure(measure), where),
+            apart=self._mean(self.of_measure(measure), where),
             same=_largest([one for network in (a, b) for one in self._same(network, measure)]),
             heads=_largest([self.yardsticks(network, measure)[HEADS] for network in (a, b)]),
             shuffled=shuffled,
-            bound=mean_distance(self.bounds, where) if measure == "geometry" else UNKNOWN,
+            bound=self._mean(self.bounds, where) if measure == "geometry" else UNKNOWN,
+            inputs=self.inputs(a, b),
         )
+
+    def inputs(self, *networks: str) -> Array:
+        """(n_input, 3): what was measured of networks as a whole on each of their inputs; empty in results of earlier versions."""
+        found = [rows.T for rows, network in zip(self.whole, self.runs["network"], strict=False) if network in networks]
+        return np.concatenate(found) if found else np.empty((0, len(WHOLE)))
 
     def shared_bottom(self, network: str) -> tuple[Interval, Interval, float] | None:
         """The share of the lowest heads that two runs of a network have in common, that of one run, and chance.
@@ -222,7 +249,7 @@ class CompareResult(StudyResult):
             return None
         n_heads = int(self.runs.loc[self.runs["network"] == network, "n_heads"].iloc[0])
         chance = bottom_size(n_heads) / n_heads
-        return mean_distance(self.bottom, between), mean_distance(self.bottom, within), chance
+        return self._mean(self.bottom, between), self._mean(self.bottom, within), chance
 
     @cached_property
     def larger(self) -> tuple[str, str, Judgement] | None:
@@ -236,7 +263,7 @@ class CompareResult(StudyResult):
         of = {n: [x for x, own in zip(rel, self.runs["network"], strict=True) if own == n] for n in self.networks}
         low, *_, high = sorted(self.networks, key=lambda n: float(np.mean(np.concatenate(of[n]))))
         judged = [judge(mean_interval(x), above=mean_interval(y), control=low) for x, y in product(of[high], of[low])]
-        return high, low, strictest(*judged)
+        return high, low, of_different(self.inputs(high, low), strictest(*judged))
 
     def by(self, measure: str) -> list[Distance]:
         """The pairs of networks by one measure."""

@@ -272,7 +272,9 @@ def _described(facts: Mapping[str, Any]) -> dict[str, str]:
     pooled = facts["pooled_from"]
     return {
         "kind": words[facts["kind"]],
-        "axes": "attends from queries to keys of another sequence" if _crosses(facts) else "attends to its own tokens",
+        "axes": "attends to keys that are not its queries (another sequence, or a memory)"
+        if _crosses(facts)
+        else "attends to its own tokens",
         "length": f"has {facts['n_query']} queries x {facts['n_key']} keys",
         "pooling": f"has maps pooled from {pooled} tokens"
         if pooled

@@ -41,7 +41,7 @@ def _lines(r: CompressResult, values: Any, bands: bool = True) -> list[dict[str,
     for way in WAYS:
         means = [mean_interval(r.of(values, way, share)) for share in r.shares]
         line = {"name": NAMES[way], "x": r.shares, "y": np.array([m.value for m in means])}
-        if bands and all(m.known for m in means):
+        if bands and all(m.readable for m in means):
             line |= {"low": np.array([max(m.low, 0.0) for m in means]), "high": np.array([m.high for m in means])}
             line["n"] = np.array([m.n for m in means])
         lines.append(line)

@@ -15,7 +15,7 @@ from headscape.statistics.gaussian import SAMPLES_PER_DIMENSION
 from headscape.statistics.thesis import THESIS
 from headscape.studies.gaussian.result import over_inputs
 from headscape.studies.work.sentences import on_claim
-from headscape.verdicts import Judgement, cannot_tell, judge
+from headscape.verdicts import Judgement, cannot_tell, judge, of_different
 
 if TYPE_CHECKING:
     from headscape.studies.gaussian.result import GaussianResult
@@ -74,13 +74,16 @@ def findings(r: GaussianResult) -> list[Finding]:
     return [*found, Finding(f"Left out: {'; '.join(r.left_out)}.")] if r.left_out else found
 
 
-def _enough(n: int, judgement: Judgement) -> Judgement:
-    """The judgement, if there are enough inputs for any."""
+def _enough(r: GaussianResult, n: int, judgement: Judgement) -> Judgement:
+    """The judgement, if there are enough inputs for any, and none of them twice."""
     few = f"{n} of the {LEAST_INPUTS} inputs this takes; capture more, or use more --batches"
-    return judgement if n >= LEAST_INPUTS else cannot_tell(few, judgement.statistic)
+    if n < LEAST_INPUTS:
+        return cannot_tell(few, judgement.statistic)
+    return of_different(r.settings.get("inputs", []), judgement)  # earlier versions kept none
 
 
 def _tested(
+    r: GaussianResult,
     claim: str,
     figure: str,
     rest: str,
@@ -94,7 +97,7 @@ def _tested(
 
     n is the number of inputs behind the statistic, where it does not know it itself.
     """
-    judgement = _enough(statistic.n if n is None else n, judge(statistic, **rule))
+    judgement = _enough(r, statistic.n if n is None else n, judge(statistic, **rule))
     if judgement.verdict == "holds" and random is not None and judge(random, **rule).verdict == "holds":
         rest += " It holds with random weights too, so it is not learnt."
     return on_claim(f"gaussian.{claim}", judgement, rest, figure)
@@ -105,7 +108,7 @@ def _of_heads(
 ) -> Finding:
     """A finding about a statistic of the table of heads."""
     found = [r.over_inputs(lambda frame: float(statistic(frame)), name) for name in r.frames]
-    return _tested(claim, figure, rest, found[0], random=found[1] if len(found) > 1 else None, **rule)
+    return _tested(r, claim, figure, rest, found[0], random=found[1] if len(found) > 1 else None, **rule)
 
 
 def _beyond_chance(r: GaussianResult, least: float) -> Interval | float:
@@ -183,7 +186,7 @@ def _temperature(r: GaussianResult) -> list[Finding]:
     cost = [mean_interval(changes[:, f].mean(axis=1)) for f in (0, 1)]
     chance = _beyond_chance(r, 0.0)
     judged = judge(flatter, above=chance, control="no correlation, and what so many heads have by chance")
-    judged = _enough(len(changes), judged)
+    judged = _enough(r, len(changes), judged)
     rest = f"""
         : over heads, the spread of the scores and what halving them changes have the rank correlation {flatter}, what
         doubling them changes {sharper}. Halved, a head changes the model by {cost[0]} on average, doubled by {cost[1]}
@@ -245,7 +248,7 @@ def _distance(r: GaussianResult) -> Finding:
     )
     falls = over_inputs(folds, lambda x: float(np.quantile(x[:, 0] - x[:, -1], 1 - NEARLY_ALL)))
     control = f"{NEARLY_ALL:.0%} of depths must be above"
-    return _tested("distance", "information", rest, falls, above=0.0, control=control)
+    return _tested(r, "distance", "information", rest, falls, above=0.0, control=control)
 
 
 def _next(r: GaussianResult) -> list[Finding]:
@@ -261,7 +264,7 @@ def _next(r: GaussianResult) -> list[Finding]:
             """
             if source == "model":
                 rule: dict[str, Any] = {"above": 0.5, "control": "half of the positions"}
-                found.append(_tested("next", "next-spectrum", f". By {rest}", dominated, **rule))
+                found.append(_tested(r, "next", "next-spectrum", f". By {rest}", dominated, **rule))
             else:
                 found.append(Finding(f"For comparison, by {rest}", "next-spectrum"))
     return found
@@ -317,7 +320,7 @@ def _mixture(r: GaussianResult) -> list[Finding]:
         ends = [_spread(r, name)[0] for name in names if f"depth/{name}" in r.arrays]
         rule: dict[str, Any] = {"below": MIXED, "control": "the spread below which tokens count as alike"}
         random, n = ends[1] if len(ends) > 1 else None, len(r.arrays["depth/trained"])
-        found.append(_tested(claim, "mixture-spread", rest, ends[0], random=random, n=n, **rule))
+        found.append(_tested(r, claim, "mixture-spread", rest, ends[0], random=random, n=n, **rule))
     found += _divergence(r)
     share = r.arrays["position/trained"]
     if np.isfinite(share).all():
@@ -331,7 +334,7 @@ def _mixture(r: GaussianResult) -> list[Finding]:
     rest = f". Scaling Wq and Wk by 1/2, 1 and 2 leaves, without skip connections, a spread of {low}; {same}; {high}."
     rise = mean_interval(r.arrays[f"depth/{scaled[2]}"][:, -1, 0] - r.arrays[f"depth/{scaled[0]}"][:, -1, 0])
     rule = {"above": 0.0, "control": "alpha = 2 less alpha = 1/2", "floor": float(r.arrays["floor/no skip"][0])}
-    found.append(_tested("spectra", "mixture-spread", rest, rise, **rule))
+    found.append(_tested(r, "spectra", "mixture-spread", rest, rise, **rule))
     if "depth/skip 1/2" in r.arrays:
         spreads = [f"{name} {_spread(r, name)[1]}" for name in ("no skip", "skip 1/2", "skip 9/10")]
         gain = mean_interval(r.arrays["depth/skip 1/2"][:, -1, 0] - r.arrays["depth/no skip"][:, -1, 0])
@@ -339,7 +342,7 @@ def _mixture(r: GaussianResult) -> list[Finding]:
             f". Attention beside a part of its input leaves, after the last layer, a spread of: {'; '.join(spreads)}."
         )
         rule = {"above": 0.0, "control": "attention alone", "floor": float(r.arrays["floor/no skip"][0])}
-        found.append(_tested("skip", "mixture-spread", rest, gain, **rule))
+        found.append(_tested(r, "skip", "mixture-spread", rest, gain, **rule))
     return found
 
 
@@ -355,7 +358,9 @@ def _divergence(r: GaussianResult) -> list[Finding]:
         : the Jensen-Shannon divergence between thirds of the text goes from {first} to {last} nats, that of tokens dealt
         out at random from {apart[0, 0, 1]:.3g} to {apart[-1, 0, 1]:.3g}. Beyond the latter it changes by {change}.
     """
-    return [_tested("divergence", "divergence", rest, change, below=0.0, control="no change beyond tokens dealt out")]
+    return [
+        _tested(r, "divergence", "divergence", rest, change, below=0.0, control="no change beyond tokens dealt out")
+    ]
 
 
 def _rank(r: GaussianResult) -> Finding:
@@ -397,7 +402,7 @@ def _embeddings(r: GaussianResult) -> list[Finding]:
         {100 * chance:.2g} %.
     """
     control = f"random normal vectors in {dim} dimensions"
-    sphere = _tested("sphere", "norms", rest, spread, below=chance, control=control)
+    sphere = on_claim("gaussian.sphere", judge(spread, below=chance, control=control), rest, "norms")
     means = {name: mean_interval(e[name]) for name in e if name not in ("dim", "norms", "norms_text")}
     gap = mean_interval(e["entropy"] - e["entropy_random"])
     rest = f"""
@@ -405,7 +410,7 @@ def _embeddings(r: GaussianResult) -> list[Finding]:
         (difference {gap}); log n - l^2/2n gives {means["entropy_predicted"].value:.4g}, log n is {log:.4g}.
     """
     size, control = gap if gap.value >= 0 else gap.scaled(-1), f"{FLAT:.0%} of log n counts as no difference"
-    seen = _tested("softmax", "embedding-entropy", rest, size, below=FLAT * log, control=control)
+    seen = on_claim("gaussian.softmax", judge(size, below=FLAT * log, control=control), rest, "embedding-entropy")
     near = (
         f"The nearest other embedding (of at most 20,000) has a cosine of {means['nearest']}, for random vectors "
         f"{means['nearest_random']}; a pair has {means['pairs']} on average, random ones {means['pairs_random']}. Here n "

@@ -22,6 +22,7 @@ from headscape.checks import integer
 from headscape.checks import seed as check_seed
 from headscape.compiled import free_threads
 from headscape.errors import HeadscapeError, InputError
+from headscape.fingerprints import digest
 from headscape.runs import Run
 from headscape.statistics.alignment import leading_directions
 from headscape.statistics.cosines import cosines
@@ -242,12 +243,25 @@ class _Study:
             distances=list(reading.distances),
             arrays=arrays,
             neighbours=neighbours,
-            settings={**self.facts, "content": [reading.content.start, reading.content.stop], "left_out": left_out},
+            settings={
+                **self.facts,
+                "inputs": self._inputs(),
+                "content": [reading.content.start, reading.content.stop],
+                "left_out": left_out,
+            },
             **own,
             control=other.get("heads"),
             control_folds=other.get("folds"),
             control_information=other.get("information"),
         )
+
+    def _inputs(self) -> list[str]:
+        """A name for each input, the same for the same tokens or pixels; for the same attention, where that is all there is."""
+        found = []
+        for batch in map(self.captured.batch, range(self.facts["batches"])):
+            given = [name for name in batch.names if "/" not in name] or batch.names[-1:]
+            found.append(digest([batch.read(name).tobytes().hex() for name in sorted(given)])[:16])
+        return found
 
     def _layers(self, model: Model | None, prefix: str) -> dict[str, Any]:
         """The table of heads, the same with inputs left out, and information between layers, as fields of the result."""

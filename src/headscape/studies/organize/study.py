@@ -134,7 +134,7 @@ def organize(
 
 def _by_block(heads: Sequence[HeadId | str], blocks: Sequence[str]) -> dict[str, list[HeadId]]:
     """Heads that were named, by block."""
-    named = [head if isinstance(head, HeadId) else HeadId.parse(head) for head in heads]
+    named = [head if isinstance(head, HeadId) else HeadId.parse(head, blocks) for head in heads]
     for head in named:
         if head.block not in blocks:
             raise InputError(f"no block of this run has a head {str(head)!r}; blocks are {', '.join(blocks)}")

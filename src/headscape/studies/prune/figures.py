@@ -56,7 +56,7 @@ def _line(r: PruneResult, c: Curve, name: str, dash: bool, band: bool) -> dict[s
         "y": _percent(x.value for x in costs),
     }
     drawn = len(c.costs) > 1
-    if band and (drawn or all(cost.known for cost in costs)):
+    if band and (drawn or all(cost.readable for cost in costs)):
         ends = [c.band(i) if drawn else (x.low, x.high) for i, x in enumerate(costs)]
         series |= {"low": _percent(low for low, _ in ends), "high": _percent(high for _, high in ends)}
         series |= {"range": len(c.costs)} if drawn else {"n": np.array([x.n for x in costs])}

@@ -10,7 +10,7 @@ from headscape.results import Finding
 from headscape.roles import MIXED
 from headscape.studies.prune.result import CONTROLS, percent
 from headscape.studies.work.sentences import on_claim
-from headscape.verdicts import Judgement, judge, strictest
+from headscape.verdicts import Judgement, cannot_tell, judge, strictest
 
 if TYPE_CHECKING:
     from headscape.intervals import Interval
@@ -37,7 +37,9 @@ def _proposed(r: PruneResult) -> list[Finding]:
     own = r.curve("proposal", proposal=True)
     if own is None:
         within = ", ".join(f"{name} {bound:.2%}" for name, bound in r.budget.items())
-        return [Finding(f"No head can be removed within the budget ({within}).", "choice")] if r.budget else []
+        none = cannot_tell("the search found no heads within the budget, so none were judged on held-out inputs")
+        rest = ": the search found none on the inputs to choose on."
+        return [on_claim("prune.budget", none, rest, "choice", heads="heads", budget=within)] if r.budget else []
     price, some = own.cost(0), f"{len(r.proposal)} of {len(r.heads)} heads ({r.share(len(r.proposal))})"
     how = f"removed by {_named(r.criterion)} with compensation {r.compensation}"
     if r.main not in r.budget:
@@ -45,14 +47,12 @@ def _proposed(r: PruneResult) -> list[Finding]:
         return [Finding(text, "proposal"), *_kept(r), *_roles(r)]
     bound = r.budget[r.main]
     verdict = judge(price, below=bound, control="the budget")
-    opening = {
-        "holds": f"{some} can be removed within the budget of {bound:.2%}",
-        "does not hold": f"Removing {some} costs more than the budget of {bound:.2%}",
-        "cannot tell": f"Whether {some} can be removed within the budget of {bound:.2%} cannot be told",
-    }[verdict.verdict]
-    text = f"{opening}: on held-out inputs they cost {percent(price, r.measure)}, {how}."
-    text += f" They were chosen on {r.settings['chosen_on']} other inputs."
-    return [Finding(text, "proposal", verdict, "prune.budget"), *_kept(r), *_roles(r)]
+    rest = f"""
+        : on held-out inputs they cost {percent(price, r.measure)}, {how}. They were chosen on {r.settings["chosen_on"]}
+        other inputs.
+    """
+    proposed = on_claim("prune.budget", verdict, rest, "proposal", heads=some, budget=f"{bound:.2%}")
+    return [proposed, *_kept(r), *_roles(r)]
 
 
 def _kept(r: PruneResult) -> list[Finding]:
@@ -74,10 +74,8 @@ def _kept(r: PruneResult) -> list[Finding]:
             found.append(Finding(f"{_ABILITIES[ability].capitalize()} costs {price}: {levels}.", "abilities"))
             continue
         verdict = judge(own.cost(0), below=r.budget[ability], control="the budget")
-        kept = f"{_ABILITIES[ability]} is kept within the budget of {r.budget[ability]:.2%}"
-        lost = f"{_ABILITIES[ability]} loses more than the budget of {r.budget[ability]:.2%}"
-        text = f"{verdict.opening(kept, lost)}: {price}; {levels}."
-        found.append(Finding(text, "abilities", verdict, "prune.abilities"))
+        names = {"ability": _ABILITIES[ability], "budget": f"{r.budget[ability]:.2%}"}
+        found.append(on_claim("prune.abilities", verdict, f": {price}; {levels}.", "abilities", **names))
     return found
 
 
@@ -117,14 +115,9 @@ def _against_gradients(r: PruneResult) -> list[Finding]:
             continue
         differences = [own.minus(rival, i) for i in range(len(own.n))]
         verdict = _everywhere(differences, "no difference to gradients, at the share of heads where it does worst")
-        opening = {
-            "holds": f"{_named(name)} beats gradient importance (Michel et al. 2019) at every share of heads",
-            "does not hold": f"{_named(name)} does not beat gradient importance (Michel et al. 2019)",
-            "cannot tell": f"Whether {_named(name)} beats gradient importance (Michel et al. 2019) cannot be told",
-        }[verdict.verdict]
         listed = ", ".join(f"{percent(d)} at {r.share(n)}" for n, d in zip(own.n, differences, strict=True))
-        text = f"{opening}. Difference of costs under the same compensation, paired by input: {listed} (below 0 is better)."
-        found.append(Finding(text, "curves", verdict, claim))
+        rest = f". Difference of costs under the same compensation, paired by input: {listed} (below 0 is better)."
+        found.append(on_claim(claim, verdict, rest, "curves", criterion=_named(name)))
     return found
 
 

@@ -21,7 +21,7 @@ from headscape.pruning.abilities import Ability, abilities_of, by_name, read_tas
 from headscape.pruning.ablation import Ablations
 from headscape.pruning.compensation import Calibration, Fitted, calibrated, fit_compensation
 from headscape.pruning.evidence import Evidence
-from headscape.pruning.heal import heal
+from headscape.pruning.heal import AT_ONCE, heal
 from headscape.pruning.judges import (
     Judge,
     LossJudge,
@@ -60,12 +60,14 @@ class Prepared:
     judging: Judge
     facts: dict[str, Any]
     controls: Judge | None = None
+    healing: Sequence[Sample] = ()
     _ablations: dict[str, Ablations] = field(default_factory=dict)
 
     @property
     def data(self) -> dict[str, str]:
         """Content hashes of the inputs."""
         samples = {"ranked": self.evidence.samples, "fitted": self.evidence.fit}
+        samples |= {"healed": self.healing} if self.healing else {}
         found = {name: [content_of(sample.stored) for sample in several] for name, several in samples.items()}
         found |= {"chosen": [key for key, _ in self.choosing.pieces], "judged": [key for key, _ in self.judging.pieces]}
         return {name: digest(hashes) for name, hashes in found.items()}
@@ -108,7 +110,11 @@ class Prepared:
         moments = None if compensation == "none" else self.evidence.moments
         network = self.evidence.network
         fitted = fit_compensation(network, select_heads(network, heads), moments, compensation)
-        return heal(network, fitted, self.evidence.fit, steps, self.evidence.seed, step) if steps else fitted
+        return (
+            heal(network, fitted, self.healing or self.evidence.fit, steps, self.evidence.seed, step)
+            if steps
+            else fitted
+        )
 
 
 def prepare_inputs(pruning: Pruning, model: Model, captured: Capture) -> Prepared:
@@ -130,7 +136,7 @@ def prepare_inputs(pruning: Pruning, model: Model, captured: Capture) -> Prepare
         given = sample_images() if model.images is not None else [sample_text("judge")]
     found, facts = samples_of(model, given, tokens, seed=seed, shown=False)
     seen = {content_of(sample.stored) for sample in ranked}
-    more = _more(pruning, model, tokens, seen, len(ranked))
+    more, spare = _more(pruning, model, tokens, seen, len(ranked))
     seen |= {content_of(sample.stored) for sample in more or ()}
     left = [sample for sample in found if content_of(sample.stored) not in seen]
     if len(left) < 4:
@@ -142,11 +148,16 @@ def prepare_inputs(pruning: Pruning, model: Model, captured: Capture) -> Prepare
     if more is None:  # from the end, whatever the number of windows
         kept = min(max(0, CALIBRATING - len(ranked)), len(left) // 4)
         more, order = [left[i] for i in sorted(order[len(order) - kept :])], order[: len(order) - kept]
+        spare = [left[i] for i in order]
     needed = N_IMAGES if model.images is not None else round(pruning.windows / (1 - CHOOSING))
     left = [left[i] for i in sorted(order[:needed])]  # more windows keep those of fewer
     cut = max(1, round(len(left) * CHOOSING))
     rows = _rows(pruning, model)
     evidence.fit = _mixture(model, [*ranked, *more], rows.get("calibrate", []), pruning)
+    tested = {content_of(sample.stored) for sample in left}
+    new = [sample for sample in spare if content_of(sample.stored) not in tested]
+    new = new[: max(0, round(pruning.heal * AT_ONCE * (1 - pruning.repeats)) - len(ranked) - len(more))]
+    healing = _mixture(model, [*ranked, *more, *new], rows.get("calibrate", []), pruning) if new else []
     choosing, judging = (
         _abilities(model, part, rows.get(name, []), seed + i)
         for i, (name, part) in enumerate((("choose", left[:cut]), ("judge", left[cut:])))
@@ -158,19 +169,22 @@ def prepare_inputs(pruning: Pruning, model: Model, captured: Capture) -> Prepare
     choose = LossJudge(model, left[:cut], seed, by_name(choosing))
     judge = LossJudge(model, left[cut:], seed, by_name(judging))
     controls = LossJudge(model, [], seed, by_name(choosing, control=True)) if choosing else None
-    return Prepared(evidence, choose, judge, facts, controls)
+    return Prepared(evidence, choose, judge, facts, controls, healing)
 
 
-def _more(pruning: Pruning, model: Model, tokens: int, seen: set[str], n_ranked: int = 0) -> list[Sample] | None:
-    """Calibration inputs given besides the samples of the run; None where a part of the inputs serves instead."""
+def _more(
+    pruning: Pruning, model: Model, tokens: int, seen: set[str], n_ranked: int = 0
+) -> tuple[list[Sample] | None, list[Sample]]:
+    """Calibration inputs given besides the samples of the run (None where a part of the inputs serves instead), and more."""
     given = pruning.calibrate
     if given is None and (pruning.inputs is not None or model.images is not None):
-        return None
+        return None, []
     sample = given is None or (isinstance(given, str) and given == "sample")
     found, _ = samples_of(model, [sample_text("rank")] if sample else given, tokens, seed=pruning.seed, shown=False)
     left = [sample for sample in found if content_of(sample.stored) not in seen]
     order = np.random.default_rng(pruning.seed).permutation(len(left))
-    return [left[i] for i in sorted(order[: max(0, CALIBRATING - n_ranked)])]
+    cut = max(0, CALIBRATING - n_ranked)
+    return [left[i] for i in sorted(order[:cut])], [left[i] for i in order[cut:]]
 
 
 def _rows(pruning: Pruning, model: Model) -> dict[str, list[tuple[str, str]]]:
@@ -220,7 +234,7 @@ def _sentences(evidence: Evidence, pruning: Pruning, tokens: int) -> Prepared:
             f"a task of prompts and completions is for a model that predicts text, and {model.source} does not"
         )
     decode = partial(model.tokenizer.decode, skip_special_tokens=True)
-    more = [] if pruning.calibrate is None else _more(pruning, model, tokens, set()) or []
+    more = [] if pruning.calibrate is None else _more(pruning, model, tokens, set())[0] or []
     evidence.texts = [str(decode(sample.stored["input_ids"].tolist())) for sample in ranked]
     texts = [*evidence.texts, *(str(decode(sample.stored["input_ids"].tolist())) for sample in more)]
     whole = "\n".join([sample_text("judge")] if pruning.inputs is None else read_texts(pruning.inputs))

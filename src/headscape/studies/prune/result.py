@@ -44,7 +44,7 @@ def percent(interval: Interval, what: str = "") -> str:
 
 
 def _percent(interval: Interval) -> str:
-    ends = f" [{100 * interval.low:+.2f}, {100 * interval.high:+.2f}]" if interval.known else ""
+    ends = f" [{100 * interval.low:+.2f}, {100 * interval.high:+.2f}]" if interval.readable else ""
     return f"{interval.value:+.2%}{ends}"
 
 

@@ -190,7 +190,8 @@ def prune(
     own = _model(captured, model, loader or Loader(say=work.say), block)
     request = replace(request, unit=_unit(request, own, out))
     data = {"windows": windows, "seed": random_state, "repeats": repeats, "task_by": task_by, "unit": request.unit}
-    pruning = Pruning.of(captured, own, captured.block(block), inputs=inputs, calibrate=calibrate, task=task, **data)
+    given_data = {"inputs": inputs, "calibrate": calibrate, "task": task, "heal": heal}
+    pruning = Pruning.of(captured, own, captured.block(block), **given_data, **data)
     with torch_threads(work.asked_threads or free_threads()):
         live = pruning.prepare(own, captured)
         organized = add_organized(live.evidence, captured, controls=study)

@@ -146,7 +146,7 @@ def head_maps(
     two clipped at 0 and renormalized); query_order, key_order.
     """
     captured = open_capture(source)
-    wanted = HeadId.parse(head) if isinstance(head, str) else head
+    wanted = HeadId.parse(head, captured.blocks) if isinstance(head, str) else head
     (layer,) = _layers(captured, batch, named_heads(captured.heads(wanted.block), [wanted]))
     scores, present = layer.load()
     g = log_attention(scores[0], present)

@@ -49,28 +49,21 @@ def usable(r: TrainResult) -> Judgement:
 
 def _usable(r: TrainResult) -> Finding:
     verdict = usable(r)
-    opening = verdict.opening(
-        "the networks use attention enough to be compared",
-        "the networks are no better than a baseline without attention",
-    )
     beaten = ", ".join(f"{name} {value:.4g}" for name, value in r.baselines.items())
     own = mean_interval(r.scores("standard"))
     costs = [mean_interval(r.scores("standard", lesion) - r.scores("standard")) for lesion in ("uniform", "removed")]
-    text = f"""
-        {opening}: standard attention reaches {own} {r.unit}, baselines {beaten}. Making its attention uniform changes that
-        by {costs[0]}, removing its output by {costs[1]}.
+    rest = f"""
+        : standard attention reaches {own} {r.unit}, baselines {beaten}. Making its attention uniform changes that by
+        {costs[0]}, removing its output by {costs[1]}.
     """
-    return Finding(text, "arms", verdict, "train.usable")
+    return on_claim("train.usable", verdict, rest, "arms")
 
 
 def _control(r: TrainResult, arm: str) -> Finding:
     change, control = r.difference(arm), "standard attention, paired by seed"
     verdict = judge(change, above=0.0, control=control) if r.images else judge(change, below=0.0, control=control)
-    opening = verdict.opening(
-        "a known gain is detected, so the comparison can show one", "a known gain is reversed in this comparison"
-    )
-    text = f"{opening}: {base_arm(arm).about} changes the score by {change} {r.unit}."
-    return Finding(text, "scores", verdict, "train.control")
+    rest = f": {base_arm(arm).about} changes the score by {change} {r.unit}."
+    return on_claim("train.control", verdict, rest, "scores")
 
 
 def _wanted(r: TrainResult) -> Finding:
@@ -79,36 +72,40 @@ def _wanted(r: TrainResult) -> Finding:
     final = rows[rows["step"] == rows["step"].max()]
     mean = mean_interval(final.groupby("seed")["alpha"].mean())
     verdict = judge(mean, above=LEARNED_START, control="where it started")
-    opening = verdict.opening("training raises a' where it is learned", "training lowers a' where it is learned")
     most = final.groupby(["layer", "head"])["alpha"].mean()
-    text = f"""
-        {opening}: mean over layers and heads {mean} from {LEARNED_START}; the largest of a head is {most.max():.2g}, in layer
+    rest = f"""
+        : mean over layers and heads {mean} from {LEARNED_START}; the largest of a head is {most.max():.2g}, in layer
         {most.idxmax()[0] + 1}.
     """
-    return Finding(text, "learned", verdict, "train.learned")
+    return on_claim("train.learned", verdict, rest, "learned")
 
 
-def _better(r: TrainResult, change: Interval, control: str) -> tuple[Judgement, str]:
-    """Whether a change is for the better, and the word for it."""
+def _better(r: TrainResult, change: Interval, control: str) -> Judgement:
+    """Whether a change is for the better."""
     verdict = judge(change, above=0.0, control=control) if r.images else judge(change, below=0.0, control=control)
     if usable(r).verdict != "holds":
         verdict = cannot_tell(f"standard attention is not shown to beat the {r.rival}: {usable(r).why}", change)
-    word = {"holds": "better", "does not hold": "worse", "cannot tell": "not shown to differ"}[verdict.verdict]
-    return verdict, word
+    return verdict
+
+
+def _which(arm: str) -> str:
+    """The alphas of an arm of a grid."""
+    _, _, alphas = arm.partition(" ")
+    return f" ({alphas})" if alphas else ""
 
 
 def _against(r: TrainResult, arm: str) -> Finding:
     change = r.difference(arm)
-    verdict, word = _better(r, change, "standard attention, paired by seed")
-    about = base_arm(arm).about
+    verdict = _better(r, change, "standard attention, paired by seed")
     own, base = (mean_interval(r.scores(name)).value for name in (arm, "standard"))
-    text = f"""
-        {about[0].upper()}{about[1:]} is {word}: {own:.4g} {r.unit} against {base:.4g} with standard attention, a change of
-        {change} over seeds, paired by seed.
+    rest = f"""
+        : {own:.4g} {r.unit} against {base:.4g} with standard attention, a change of {change} over seeds, paired by seed.
     """
     claim = f"train.{arm.partition(' ')[0]}"
-    known = claim in claims() and arm != "learned"  # of that what it learns counts
-    return Finding(text, "scores", verdict, claim if known else None)
+    if claim in claims() and arm != "learned":  # of that what it learns counts
+        return on_claim(claim, verdict, rest, "scores", which=_which(arm))
+    better, worse = (f"{base_arm(arm).about} is {word} than standard attention" for word in ("better", "worse"))
+    return Finding(f"{verdict.opening(better, worse)}{rest.strip()}", "scores", verdict)
 
 
 def _its_skip(both: str) -> str:
@@ -118,10 +115,9 @@ def _its_skip(both: str) -> str:
 
 def _given_skip(r: TrainResult, both: str, skip: str) -> Finding:
     change = r.difference(both, skip)
-    verdict, word = _better(r, change, "the scaled skip alone, paired by seed")
-    which = "" if both == "both" else f" ({both.partition(' ')[2]})"
-    text = f"Given the scaled skip, the hidden state{which} is {word}: it changes the score by {change} {r.unit}."
-    return Finding(text, "scores", verdict, "train.hidden_given_skip")
+    verdict = _better(r, change, "the scaled skip alone, paired by seed")
+    rest = f": it changes the score by {change} {r.unit}."
+    return on_claim("train.hidden_given_skip", verdict, rest, "scores", which=_which(both))
 
 
 def _tokens(r: TrainResult, arm: str) -> Finding:
@@ -138,7 +134,8 @@ def _tokens(r: TrainResult, arm: str) -> Finding:
         : of {r.pairs}, at most {standard.scaled(100)} % have a cosine of 0.99 or more in any layer with standard
         attention, and {both.scaled(100)} % with {base_arm(arm).about}.
     """
-    return on_claim("train.tokens", verdict, rest, "violins" if arm == r.kinds("both")[0] else "similarity")
+    figure = "violins" if arm == r.kinds("both")[0] else "similarity"
+    return on_claim("train.tokens", verdict, rest, figure, which=_which(arm))
 
 
 def _share(values: pd.Series[float]) -> Interval:
@@ -163,7 +160,7 @@ def _entropy(r: TrainResult, arm: str) -> Finding:
         standard attention. They differ by {mean_interval(list(moved.values())).value:.2g} per layer, two seeds of
         standard attention by {mean_interval(list(others.values())).value:.2g}.
     """
-    return on_claim("train.entropy", verdict, rest, "entropy")
+    return on_claim("train.entropy", verdict, rest, "entropy", which=_which(arm))
 
 
 def _layers(by_seed: pd.DataFrame) -> str:

@@ -14,9 +14,9 @@ __all__ = ["bars", "level", "line"]
 
 
 def line(name: str, x: npt.ArrayLike, ends: Sequence[Interval], dash: str | None = None) -> dict[str, Any]:
-    """A line of a figure of kind "lines", with its intervals where all of them are known."""
+    """A line of a figure of kind "lines", with its intervals where all of them are known and say something."""
     found: dict[str, Any] = {"name": name, "x": np.asarray(x), "y": np.array([end.value for end in ends])}
-    if ends and all(end.known for end in ends):
+    if ends and all(end.readable for end in ends):
         found |= _ends(ends)
     return found | ({"dash": dash} if dash else {})
 
@@ -28,8 +28,9 @@ def bars(named: Mapping[str, Interval]) -> dict[str, Any]:
 
 
 def _ends(ends: Sequence[Interval]) -> dict[str, Any]:
-    """Both ends of intervals, and the number of inputs behind them."""
-    return {name: np.array([getattr(end, name) for end in ends]) for name in ("low", "high", "n")}
+    """Both ends of intervals, where they say something, and the number of inputs behind them."""
+    shown = [end if end.readable else Interval(end.value, n=end.n) for end in ends]
+    return {name: np.array([getattr(end, name) for end in shown]) for name in ("low", "high", "n")}
 
 
 def level(name: str, x: npt.ArrayLike, y: float) -> dict[str, Any]:
