@@ -23,6 +23,7 @@ PAGE, RESULTS = ROOT / "docs" / "prune.md", ROOT / "docs" / "results" / "prune"
 START, END = "<!-- tables: scripts/prune_page.py -->\n", "<!-- end of tables -->\n"
 NAMES = {
     "novelty": "`novelty`, linear (the default)",
+    "novelty + heal": "`novelty`, linear, then healed (`--heal 40`)",
     "michel": "gradient importance (Michel et al. 2019)",
     "michel + linear": "gradient importance, linear compensation",
     "flap": "FLAP (An et al. 2024)",
@@ -116,7 +117,7 @@ def behind(found: dict[str, Any], shares: list[str], ability: str) -> list[str]:
     open_cases, beaten = [], []
     for name in grouped(found["methods"]):
         for share in shares:
-            difference = None if name == "novelty" else cost(found, "novelty", share, ability, rival=name)
+            difference = None if name.startswith("novelty") else cost(found, "novelty", share, ability, rival=name)
             if difference is not None and difference.known:
                 (beaten if difference.high < 0 else open_cases).append((name, share, difference))
     if not beaten and not open_cases:

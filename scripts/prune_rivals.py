@@ -21,6 +21,7 @@ import headscape as hs
 from headscape.captures import open_capture
 from headscape.pruning.compensation import without_heads
 from headscape.pruning.criteria import draw_order, scores
+from headscape.pruning.heal import heal
 from headscape.pruning.rivals import RIVALS, _lowest, remove_by
 from headscape.storage import write_json
 from headscape.studies.prune.evaluations import Evaluations
@@ -30,6 +31,7 @@ from headscape.studies.prune.pruning import Pruning
 from headscape.studies.work.folder import Folder
 from headscape.studies.work.how import Work
 
+HEALED = "novelty + heal"
 MAIN = ("text", "accuracy", "similarity")
 METHODS = [
     *("novelty", "michel", "flap", "wanda", "slimllm", "slimgpt", "depth", "random 0", "random 1", "random 2"),
@@ -50,12 +52,16 @@ def main() -> None:
     parser.add_argument("--methods", default=",".join(METHODS))
     parser.add_argument("--unit", default="head")
     parser.add_argument("--repeats", type=float, default=REPEATS)
+    parser.add_argument(
+        "--heal", type=int, default=40, help="steps of the method `novelty + heal`, which is not a default one"
+    )
     args = parser.parse_args()
     torch.set_num_threads(1)
     captured = open_capture(args.run)
     model = hs.load_model(json.loads((args.run / "run.json").read_text())["model"]["source"], device="cpu")
     options = {"inputs": args.text, "calibrate": args.calibrate, "windows": args.windows, "repeats": args.repeats}
-    pruning = Pruning.of(captured, model, captured.blocks[0], **options, unit=args.unit)
+    steps = args.heal if HEALED in args.methods.split(",") else 0
+    pruning = Pruning.of(captured, model, captured.blocks[0], **options, unit=args.unit, heal=steps)
     live = pruning.prepare(model, captured)
     units = args.run / "prune" / "units"  # what `headscape prune` calibrated is taken
     folder = Folder("prune", "rivals", units, units)
@@ -67,7 +73,7 @@ def main() -> None:
         parser.error(f"{args.out} was calibrated on other data; write to another file, or delete it")
     known: dict[str, np.ndarray] = {}
     found |= {"model": model.source, "heads": len(live.evidence.heads), "unit": args.unit, "facts": live.facts}
-    found |= {"data": live.data, "repeats": args.repeats}
+    found |= {"data": found.get("data", {}) | live.data, "repeats": args.repeats}
     if model.task == "encoder":
         found.pop("intact", None)  # similarities are to the intact network, which must be judged first
     for name, judge in (("intact", live.judging), ("chance", live.controls)):
@@ -77,10 +83,12 @@ def main() -> None:
     for share in args.shares.split(","):
         for method in args.methods.split(","):
             n = round(int(share) / 100 * len(live.evidence.heads))
-            removal = removed(method, live.evidence, n, known)
+            removal = removed("novelty" if method == HEALED else method, live.evidence, n, known)
             row = found.setdefault("methods", {}).setdefault(method, {}).setdefault(share, {})
             heads = sorted(f"{name}.{h}" for name, layer in removal.items() for h in layer.heads)
             row["n"] = len(heads)
+            if method == HEALED:
+                removal, row["steps"] = heal(model, removal, live.healing or live.evidence.fit, steps), steps
             evaluate(row.setdefault("losses", {}), live.judging, removal, model, few)
             write_json(args.out, found)
             text = next(iter(row["losses"].values()))

@@ -68,6 +68,10 @@ ZOO = {
 OWN_ATTENTION = ("falcon", "falcon-alibi", "bloom", "mpt", "mpnet", "gptj", "deberta")
 
 
+PARALLEL = ["falcon", "falcon-alibi", "gptj"]
+"""Attention and MLP share one skip connection."""
+
+
 def make(name, seed=0):
     """A tiny network with weights large enough that its attention is far from uniform."""
     torch.manual_seed(seed)

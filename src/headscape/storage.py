@@ -6,6 +6,7 @@ import errno
 import glob
 import json
 import os
+import re
 import secrets
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -36,6 +37,8 @@ __all__ = [
 ]
 
 PARTIAL, LOCK = ".partial", ".lock"
+_NUMBERS = re.compile(r'\[\n[^][{}"]+\n *\]')
+"""A list of numbers in indented JSON; strings hold no line break there, so none is taken for one."""
 _DTYPE_NAMES = {
     **{"float16": "F16", "float32": "F32", "float64": "F64"},
     **{"int64": "I64", "int32": "I32", "int16": "I16", "int8": "I8", "uint8": "U8", "bool": "BOOL"},
@@ -116,9 +119,11 @@ def check_place(path: Path, folder: bool = False) -> None:
 
 
 def write_json(path: Path, content: Mapping[str, Any]) -> None:
-    """Write a small JSON file atomically."""
+    """Write a small JSON file atomically, with each list of numbers on one line."""
+    text = json.dumps(content, indent=1, ensure_ascii=False)
+    text = _NUMBERS.sub(lambda found: f"[{' '.join(found[0][1:-1].split())}]", text)
     with replacing(path) as partial:
-        partial.write_text(json.dumps(content, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+        partial.write_text(text + "\n", encoding="utf-8")
 
 
 @contextmanager

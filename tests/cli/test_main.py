@@ -78,7 +78,7 @@ def test_a_missing_module_names_the_extra_that_has_it(tmp_path, module, extra):
         (["prune", "x", "--budget", "nan"], "budget"),
         (["organize", "x", "--seed", "-1"], "'--seed'"),
         (["organize", "x", "--jobs", "1000000000"], "'--jobs'"),
-        (["organize", "x", "--iterations", "1000000000"], "'--iterations'"),
+        (["organize", "x", "--iterations", "1001"], "'--iterations'"),
         (["spectra", "x", "--rotations", "-1"], "'--rotations'"),
         (["organize", "x" * 5000], "name too long"),
     ],

@@ -1,4 +1,4 @@
-import math
+"""A converted network is its layers written out, and the network itself afterwards."""
 
 import pytest
 import torch
@@ -11,119 +11,15 @@ from headscape.attention.sites import example_input, run
 from headscape.attention.tapping import attention_implementation, tapped
 from headscape.attention.taps import Tap
 from headscape.hopfield.convert import RECORD, to_hopfield
-from zoo import ZOO, make
+from reference_hopfield import attention, heads, reference
+from zoo import PARALLEL, ZOO, make
 
 FOUR = ["gpt2", "llama", "bert", "vit"]
-PARALLEL = ["falcon", "falcon-alibi", "gptj"]  # attention and MLP share one skip
 
 
 def output(model, batch):
     with torch.no_grad():
         return main_output(run(model, batch))
-
-
-# --- the slow reference: every layer written out, H carried by hand --------------------------------------------------
-
-
-def attention(q, k, v, before, a, allowed, depth, init):
-    """One layer of q (batch, head, query, dim) on k, v of as many heads, row by row; returns outputs and H."""
-    n_batch, n_head, n, dim = q.shape
-    hidden, out = torch.zeros(n_batch, n_head, n, n, dtype=q.dtype), torch.zeros_like(q)
-    for b in range(n_batch):
-        for h in range(n_head):
-            for i in range(n):
-                scores = torch.stack([q[b, h, i] @ k[b, h, j] for j in range(n)]) / math.sqrt(dim)
-                if before is None:
-                    row = scores if init == "first" else (1 - a) * scores
-                else:
-                    row = a * before[b, h, i] + (1 - a) * scores
-                hidden[b, h, i] = row
-                entering = row / (1 - a**depth) if init == "debias" else row
-                seen = [j for j in range(n) if allowed[b, i, j]]
-                for j, p in zip(seen, torch.softmax(entering[seen], 0), strict=True):
-                    out[b, h, i] += p * v[b, h, j]
-    return out, hidden
-
-
-def heads(x, n):
-    return x.unflatten(-1, (n, -1)).transpose(1, 2)
-
-
-def reference(name, network, batch, alpha, alpha_hidden, init, skip):
-    """The logits of a converted network, its layers written out."""
-
-    def add(x, out):
-        return alpha * x + (1 - alpha) * out if skip == "scaled" else x + out
-
-    hidden = None
-    ids = batch.get("input_ids")
-    if name != "vit":
-        n = ids.shape[1]
-        allowed = batch.get("attention_mask", torch.ones_like(ids)).bool()[:, None, :].expand(-1, n, -1)
-        if name != "bert":
-            allowed = allowed & torch.ones(n, n).tril().bool()
-
-    def attend(q, k, v, depth):
-        nonlocal hidden
-        out, hidden = attention(q, k, v, hidden, alpha_hidden, allowed, depth, init)
-        return out.transpose(1, 2).flatten(2)
-
-    if name == "gpt2":
-        t = network.transformer
-        x = t.wte(ids) + t.wpe(batch.get("position_ids", torch.arange(n)[None]))
-        for depth, block in enumerate(t.h, start=1):
-            q, k, v = (heads(part, 4) for part in block.attn.c_attn(block.ln_1(x)).chunk(3, -1))
-            x = add(x, block.attn.c_proj(attend(q, k, v, depth)))
-            x = x + block.mlp(block.ln_2(x))
-        return network.lm_head(t.ln_f(x))
-    if name == "llama":
-        x = network.model.embed_tokens(ids)
-        angle = torch.arange(n)[:, None] * 10000.0 ** (-torch.arange(0, 8, 2) / 8)
-        cos, sin = (torch.cat([f(angle)] * 2, -1).to(x.dtype) for f in (torch.cos, torch.sin))
-
-        def turned(y):
-            return y * cos + torch.cat([-y[..., 4:], y[..., :4]], -1) * sin
-
-        for depth, block in enumerate(network.model.layers, start=1):
-            s, y = block.self_attn, block.input_layernorm(x)
-            q, k, v = heads(s.q_proj(y), 4), heads(s.k_proj(y), 2), heads(s.v_proj(y), 2)
-            k, v = (torch.stack([z[:, h // 2] for h in range(4)], 1) for z in (turned(k), v))
-            x = add(x, s.o_proj(attend(turned(q), k, v, depth)))
-            x = x + block.mlp(block.post_attention_layernorm(x))
-        return network.lm_head(network.model.norm(x))
-    if name == "bert":
-        x = network.bert.embeddings(ids)
-        for depth, block in enumerate(network.bert.encoder.layer, start=1):
-            s = block.attention.self
-            q, k, v = (heads(p(x), 4) for p in (s.query, s.key, s.value))
-            x = block.attention.output.LayerNorm(add(x, block.attention.output.dense(attend(q, k, v, depth))))
-            x = block.output.LayerNorm(x + block.output.dense(block.intermediate(x)))
-        return network.cls(x)
-    parts = dict(network.named_modules())
-    x = network.vit.embeddings(batch["pixel_values"])
-    n = x.shape[1]
-    allowed = torch.ones(len(x), n, n).bool()
-    names = [p.removesuffix(".layernorm_before") for p in parts if p.endswith(".layernorm_before")]
-    for depth, layer in enumerate(names, start=1):
-        inside = {p.removeprefix(layer + "."): m for p, m in parts.items() if p.startswith(layer + ".")}
-
-        def linear(*endings, inside=inside):
-            return next(m for p, m in inside.items() if p.endswith(endings) and isinstance(m, nn.Linear))
-
-        y = inside["layernorm_before"](x)
-        q, k, v = (
-            heads(linear(*endings)(y), 4) for endings in (("query", "q_proj"), ("key", "k_proj"), ("value", "v_proj"))
-        )
-        x = add(x, linear("attention.output.dense", "o_proj", "out_proj")(attend(q, k, v, depth)))
-        x = x + _vit_mlp(inside, inside["layernorm_after"](x))
-    return network.classifier(network.vit.layernorm(x)[:, 0])
-
-
-def _vit_mlp(inside, y):
-    """The two linear maps of the layer that are no part of attention."""
-    linears = [m for p, m in inside.items() if isinstance(m, nn.Linear) and "attention" not in p]
-    assert len(linears) == 2
-    return linears[1](F.gelu(linears[0](y)))
 
 
 def batch_of(name, padded):
@@ -318,93 +214,6 @@ def test_training_with_dropout_learns():
             losses.append(loss.item())
     assert losses[-1] < 0.8 * losses[0]
     assert all(p.grad is not None for p in network.parameters())
-
-
-@pytest.mark.parametrize("name", ["gpt2", "llama"])
-def test_generation_without_a_cache_is_greedy_search_by_hand(name):
-    network = make(name)
-    ids = torch.randint(3, 100, (1, 5), generator=torch.Generator().manual_seed(0))
-    with to_hopfield(network, 0.4, 0.6):
-        got = network.generate(ids, max_new_tokens=4, do_sample=False, use_cache=False)
-        expected = ids
-        for _ in range(got.shape[1] - ids.shape[1]):
-            with torch.no_grad():
-                expected = torch.cat([expected, network(expected).logits[:, -1:].argmax(-1)], dim=1)
-    assert torch.equal(got, expected) and got.shape[1] > 5
-
-
-DECODERS = [
-    "gpt2",
-    "llama",
-    "mistral",
-    "qwen3",
-    "gemma2",
-    "gemma3",
-    "gpt-oss",
-    "falcon",
-    "falcon-alibi",
-    "bloom",
-    "mpt",
-    "gptj",
-]
-
-
-def windowed(name):
-    """A tiny network; of Gemma 2 with a window of 4 tokens in every other layer."""
-    network = make(name)
-    if name == "gemma2":
-        network.config.sliding_window = 4
-        for layer in network.model.layers:
-            if layer.self_attn.sliding_window:
-                layer.self_attn.sliding_window = 4
-    return network
-
-
-@pytest.mark.parametrize("name", [*DECODERS, "t5", "bart"])
-def test_a_cache_changes_no_token(name):
-    network = windowed(name)
-    network.generation_config.eos_token_id = None
-    ids = torch.randint(3, 100, (2, 6), generator=torch.Generator().manual_seed(0))
-    for skip in ["residual"] if name in PARALLEL else ["residual", "scaled"]:
-        with to_hopfield(network, 0.4, 0.6, skip=skip):
-            found = {
-                cached: network.generate(
-                    ids,
-                    max_new_tokens=8,
-                    do_sample=False,
-                    use_cache=cached,
-                    output_logits=True,
-                    return_dict_in_generate=True,
-                )
-                for cached in (True, False)
-            }
-        assert torch.equal(found[True].sequences, found[False].sequences) and found[True].sequences.shape[1] > 6
-        for with_cache, without in zip(found[True].logits, found[False].logits, strict=True):
-            torch.testing.assert_close(with_cache, without, atol=1e-4, rtol=1e-4)
-
-
-def test_a_cache_that_dropped_keys_is_refused_and_one_made_inside_drops_none():
-    network = windowed("gemma2")
-    assert set(network.config.layer_types) == {"sliding_attention", "full_attention"}
-    ids = torch.randint(3, 100, (1, 12))
-    past = network(ids, use_cache=True).past_key_values
-    with torch.no_grad(), to_hopfield(network, skip="residual"):
-        with pytest.raises(hs.InputError, match="the cache drops keys of layer"):
-            network(ids[:, :1], past_key_values=past)
-        own = network(ids[:, :-1], use_cache=True).past_key_values
-        step = network(ids[:, -1:], past_key_values=own).logits
-        torch.testing.assert_close(step[:, -1], network(ids).logits[:, -1], atol=1e-4, rtol=1e-4)
-
-
-@pytest.mark.models
-@pytest.mark.parametrize("name", ["smollm2-135m", "gemma3-270m"])
-def test_bundled_decoders_generate_the_same_with_a_cache(load, name):
-    model = load(name)
-    long = 520 if name.startswith("gemma") else 12  # beyond Gemma's window of 512
-    ids = torch.randint(3, 20_000, (1, long), generator=torch.Generator().manual_seed(0))
-    with to_hopfield(model, 0.5, 0.3, "first", "residual"):
-        found = [model.module.generate(ids, max_new_tokens=4, do_sample=False, use_cache=c) for c in (True, False)]
-    assert torch.equal(*found)
 
 
 def test_a_share_by_layer_is_a_schedule_or_is_learned():

@@ -229,5 +229,5 @@ def test_learned_alphas_start_where_they_are_told_and_get_gradients(skip):
     found.square().sum().backward()
     names = ["hidden_logit", "skip_logit"] if skip == "scaled" else ["hidden_logit"]
     assert [n for n, p in learned.named_parameters() if n.endswith("logit") and p.grad.abs().min() > 0] == names
-    with pytest.raises(InputError, match="what is learned starts above 0"):
+    with pytest.raises(InputError, match="a learned value must start above 0"):
         HopfieldAttention(8, 2, alpha_hidden=0.0, learned=True)

@@ -111,7 +111,7 @@ def test_a_step_that_is_too_large_is_an_error():
     ("options", "message"),
     [
         ({"scheme": "central", "skip": "residual"}, "take skip='scaled'"),
-        ({"scheme": "forward-forward", "init": "debias"}, "nothing to divide by"),
+        ({"scheme": "forward-forward", "init": "debias"}, "does not apply to the scheme"),
         ({"scheme": "backward-forward", "dropout": 0.1}, "take dropout=0"),
         ({"scheme": "sideways"}, "scheme must be one of forward-backward"),
     ],

@@ -6,6 +6,7 @@ import torch
 
 import headscape as hs
 from headscape.attention.loss import task_loss
+from headscape.pruning import abilities
 from headscape.pruning.abilities import abilities_of, read_tasks, repeats, task_ability
 from tiny import Letters
 from zoo import make
@@ -56,6 +57,17 @@ def test_facts_are_asked_for_at_several_distances(model, windows):
         assert ids[task.spans[0][0] - 3 :] == other[control.spans[0][0] - 3 :] and ids != other
     assert any(t.spans != c.spans for t, c in zip(found.tasks, found.control, strict=True))  # of different lengths
     assert "retrieval" not in abilities_of(model, [w[:20] for w in windows])  # no room for facts
+
+
+def test_four_facts_need_a_window_of_which_a_third_is_text(model, monkeypatch):
+    """In words of one token: four facts of four tokens and as many questions leave 15 of 47 tokens, but 14 of 46."""
+    monkeypatch.setattr(abilities, "NAMES", ("Anna", "Emma", "Rita", "Otto"))
+    monkeypatch.setattr(abilities, "PLACES", ("Rome", "Oslo", "Bern", "Lima"))
+    for length, enough in ((47, True), (46, False)):
+        found = abilities_of(model, [np.arange(10, 10 + length)] * 2)
+        assert ("retrieval" in found) == enough, length
+        if enough:
+            assert all(len(task.spans) == 4 for task in found["retrieval"].tasks)
 
 
 def test_a_loss_for_every_span_alone(model, windows):

@@ -21,6 +21,7 @@ from headscape.pruning.export import export_pruned
 from headscape.pruning.llamacpp import origin_of
 from prunable import JUDGE, reader
 from tiny import Letters
+from zoo import make
 
 GROUPS = [(0, h) for h in (3, 4, 5)] + [(1, h) for h in range(3)]
 
@@ -47,7 +48,7 @@ def test_every_layer_says_its_own_heads_and_the_file_opens_again(tmp_path):
         assert relative(opened.module(ids).logits, model.module(ids).logits) < 2e-3
     before = report.path.read_bytes()
     export_pruned(model, [*GROUPS, (1, 3)], report.path, recipe={"study": "abc"})  # accepted, left alone
-    with pytest.raises(hs.InputError, match="exists and is a file of something else"):
+    with pytest.raises(hs.InputError, match="exists and is a file with other content"):
         export_pruned(model, GROUPS, report.path)
     assert report.path.read_bytes() == before and sorted(p.name for p in tmp_path.iterdir()) == ["cache", "small.gguf"]
 
@@ -110,6 +111,27 @@ def test_compensation_and_tokenizer_are_kept(tmp_path):
         assert relative(opened.module(samples[0]).logits, expected) < 2e-3
         with hs.ablate(model, [(0, 0), (0, 1)]):
             assert relative(model.module(samples[0]).logits, expected) > 1e-2  # the compensation matters
+
+
+def test_a_model_of_a_file_keeps_the_tokenizer_of_that_file(tmp_path):
+    """Words, numbers, truths and lists alike: every field that llama.cpp reads the tokenizer from."""
+    source = gguf.GGUFWriter(tmp_path / "source.gguf", "llama")
+    source.add_tokenizer_model("gpt2")
+    source.add_token_list([f"w{i}" for i in range(100)])
+    source.add_token_types([1] * 99 + [3])
+    source.add_bos_token_id(99)
+    source.add_add_bos_token(True)
+    source.write_header_to_file()
+    source.write_kv_data_to_file()
+    source.close()
+    model = hs.wrap_module(make("llama"), tokenizer=Letters(), name=str(tmp_path / "source.gguf"))
+    export_pruned(model, [(0, 0)], tmp_path / "small.gguf")
+    before, after = (
+        {name: (field.types, field.contents()) for name, field in open_gguf(tmp_path / file).fields.items()}
+        for file in ("source.gguf", "small.gguf")
+    )
+    kept = {name for name in before if name.startswith("tokenizer.")}
+    assert len(kept) == 5 and all(after[name] == before[name] for name in kept)
 
 
 def test_an_intact_model_and_what_is_refused(tmp_path):

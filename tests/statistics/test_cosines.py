@@ -32,7 +32,7 @@ def test_rank_correlations_against_scipy():
                 residuals.append(rankdata(x) - np.polyval(line, rankdata(d)))
             assert found.partial[k, 0] == pytest.approx(np.corrcoef(*residuals)[0, 1])
     for maps, cosine in ((A[:, :2, :2], C[:2, :2]), (A[0], C)):
-        with pytest.raises(hs.InputError, match="the same 3 tokens"):
+        with pytest.raises(hs.InputError, match="the same tokens, at least 3"):
             rank_correlations(maps, PermutedCosines(cosine, 5))
 
 

@@ -108,6 +108,13 @@ def test_density_and_cdf_are_one_law(shape):
         assert float(law.cdf(law.quantile(share))) == pytest.approx(share, abs=1e-9)
 
 
+@pytest.mark.parametrize("shape", [(20, 20), (12, 30)])
+def test_the_values_of_noise_are_quantiles_of_the_law(shape):
+    law, p = MarchenkoPastur(*shape, 0.3), min(shape)
+    shares = [(p - i - 0.5) / p for i in range(p)]
+    np.testing.assert_allclose(law.expected**2, [law.quantile(share) for share in shares], rtol=1e-8)
+
+
 def test_the_law_does_not_ask_which_side_is_which():
     assert MarchenkoPastur(20, 50, 2.0).edges == pytest.approx(MarchenkoPastur(50, 20, 2.0).edges)
     assert MarchenkoPastur(20, 50, 2.0).bounds == pytest.approx(MarchenkoPastur(50, 20, 2.0).bounds)

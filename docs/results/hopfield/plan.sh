@@ -48,7 +48,8 @@ compare() {
 
 compare depth6 5 gpt --text "$BOOKS" --search-steps 600 --rates 1.5e-3,3e-3,6e-3,1.2e-2 \
   --arms standard,hidden,both,realformer,learned,rescaled,longer
-compare depth12 3 gpt --text "$BOOKS" --layers 12 --steps 3000 --search-steps 400 --arms standard,hidden,both
+compare depth12 3 gpt --text "$BOOKS" --layers 12 --steps 3000 --search-steps 400 --rates 7.5e-4,1.5e-3,3e-3,6e-3 \
+  --arms standard,hidden,both
 compare depth24 2 gpt --text "$BOOKS" --layers 24 --steps 2500 --search-steps 300 --rates 1.5e-3,3e-3 \
   --arms standard,hidden
 compare smollm2 2 smollm2-135m --text "$BOOKS" --tokenizer smollm2-135m --arms standard,hidden --init first

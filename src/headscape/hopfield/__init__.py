@@ -1,1 +1,1 @@
-"""Modern Hopfield Attention: scores that remember the layers before, as equations, a layer, and a conversion."""
+"""Modern Hopfield Attention: scores that are carried from layer to layer; as equations, a torch layer, and a conversion."""

@@ -235,7 +235,7 @@ def _whole_cache(module: nn.Module, args: Any, kwargs: dict[str, Any]) -> tuple[
 
 
 def restored(model: Model, record: Mapping[str, Any]) -> None:
-    """Convert a model again that was saved after a conversion, for as long as it lives."""
+    """Convert a model that was saved while converted; it stays converted."""
     if record.get("alpha_hidden") is None:
         raise InputError(
             f"{model.source} was saved while alpha_hidden was a function of the layer, which no file holds: save it "

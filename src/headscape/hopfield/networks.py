@@ -185,7 +185,7 @@ class RelativeAttention(HopfieldAttention):
 
 
 def _relative_shift(x: Tensor, n_query: int, n_key: int) -> Tensor:
-    """Entry (i, j) becomes that of distance n_key - n_query + i - j; entries ahead are arbitrary (they are masked)."""
+    """Entry (i, j) becomes that of distance n_key - n_query + i - j; entries for later keys are arbitrary (masked)."""
     padded = F.pad(x, (1, 0)).reshape(*x.shape[:2], n_key + 1, n_query)
     return padded[:, :, 1:].reshape(*x.shape[:2], n_query, n_key)
 

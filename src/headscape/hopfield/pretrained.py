@@ -37,7 +37,7 @@ class Pretrained(nn.Module):
 
 
 def check_further(attention: Attention) -> None:
-    """Raise for a kind of attention that a model cannot be given after its training."""
+    """Raise for a kind of attention that a trained model cannot be given."""
     if attention.skip == "scaled" or attention.learned or attention.scheme != "forward-backward":
         raise InputError("a trained model is trained further in the arms standard, hidden and longer only")
 

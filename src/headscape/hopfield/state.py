@@ -41,14 +41,14 @@ def check_alphas(
         if not 0 <= value < 1:  # NaN too
             raise InputError(f"{name} must be at least 0 and below 1, not {value}; 0 switches it off")
     if learned and (alpha_hidden == 0 or (alpha == 0 and skip == "scaled")):
-        raise InputError("what is learned starts above 0, for example at 0.02; at 0 it would never move")
+        raise InputError("a learned value must start above 0, for example at 0.02; from 0 it would never move")
     for name, given, known in (("init", init, Init), ("skip", skip, Skip), ("scheme", scheme, Scheme)):
         if given not in get_args(known):
             raise InputError(f"{name} must be one of {', '.join(get_args(known))}, not {given!r}")
     if scheme in SCALED_ONLY and (skip != "scaled" or learned):
-        raise InputError(f"the scheme {scheme} is one of the scaled skip with fixed alphas; take skip='scaled'")
+        raise InputError(f"the scheme {scheme} needs a scaled skip with fixed alphas; take skip='scaled'")
     if scheme in UNDIVIDED and init == "debias":
-        raise InputError(f"the scheme {scheme} has nothing to divide by; take init='zero' or 'first'")
+        raise InputError(f"init='debias' does not apply to the scheme {scheme}; take init='zero' or 'first'")
 
 
 def carry(

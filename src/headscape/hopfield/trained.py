@@ -28,7 +28,7 @@ def is_training_run(path: str | Path) -> bool:
 
 
 def first_names(state: Mapping[str, Tensor]) -> dict[str, str]:
-    """For each weight the first name of its memory: embedding and head may share theirs, which is stored once."""
+    """For each weight the first name of its storage: embedding and head may share one, which is saved once."""
     owner: dict[tuple[int, int], str] = {}
     return {name: owner.setdefault((t.data_ptr(), t.numel()), name) for name, t in state.items()}
 
@@ -89,7 +89,7 @@ def find_trained(run: Path, config: Mapping[str, Any], arm: str, seed: int | Non
     seed, step
         None for the first seed, and for the weights of the best validation loss.
 
-    Raises an `InputError` where there is none, with those there are.
+    Raises an `InputError` that lists the existing ones where there is none.
     """
     units = run / "train" / "units"
     found = []

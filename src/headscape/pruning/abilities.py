@@ -1,4 +1,4 @@
-"""Abilities that an average loss hides: copying, retrieval from afar, and a task of the user's own.
+"""Abilities that an average loss hides: copying, long-range retrieval, and a task that the user supplies.
 
 Every ability is judged by the loss on completions whose context says what they are. Its control is the loss on the same
 completions after the context of another item: where the intact model does no better than that, it lacks the ability.
@@ -40,14 +40,14 @@ PLACES = (
     "Oslo",
 )
 FACTS = 4
-"""Facts stated in one window, each asked for at its end: as many distances."""
+"""Facts stated per window; each is asked for at its end, so there are as many distances."""
 ASKED = 4
-"""How often a window of text is used, with other facts: answers differ more than windows."""
+"""How often each window of text is used, every time with other facts: answers vary more than windows do."""
 
 
 @dataclass(frozen=True)
 class Ability:
-    """Passes that show an ability, and the same completions after the contexts of other items."""
+    """Forward passes that test an ability, and the same completions after the contexts of other items."""
 
     tasks: Sequence[Task]
     control: Sequence[Task]
@@ -59,19 +59,19 @@ def _task(ids: Sequence[int], spans: Sequence[tuple[int, int]]) -> Task:
 
 
 def _body(model: Model, window: Ids) -> tuple[list[int], list[int]]:
-    """What stands before every text, and a window without what frames it."""
+    """The tokens that precede every text, and a window without its special tokens."""
     before, after = frame_of(model.tokenizer, False, model.prefix)
     return before, [int(i) for i in window[len(before) : len(window) - len(after)]]
 
 
 def _vocabulary(model: Model) -> Ids:
-    """Tokens to draw from: no special ones."""
+    """The tokens to draw from: all but the special ones."""
     special = set(getattr(model.tokenizer, "all_special_ids", [])) | set(model.prefix)
     return np.array([i for i in range(model.config.vocab_size) if i not in special], dtype=np.int64)
 
 
 def repeats(model: Model, windows: Sequence[Ids], n: int, seed: int = 0) -> list[Sample]:
-    """Windows to calibrate on that repeat their first half: in turns of random tokens and of text."""
+    """Calibration windows that repeat their first half: random tokens and text in turn."""
     rng, words = np.random.default_rng([seed, 1]), _vocabulary(model)
     found = []
     for i in range(n if windows else 0):
@@ -83,7 +83,7 @@ def repeats(model: Model, windows: Sequence[Ids], n: int, seed: int = 0) -> list
 
 
 def abilities_of(model: Model, windows: Sequence[Ids], seed: int = 0) -> dict[str, Ability]:
-    """Copying of random tokens and of text, and retrieval from afar, in windows as long as those given.
+    """Copying of random tokens and of text, and long-range retrieval, in windows as long as those given.
 
     Empty for a model that does not predict the next token, and for windows too short to hold the facts.
     """
@@ -112,7 +112,7 @@ def abilities_of(model: Model, windows: Sequence[Ids], seed: int = 0) -> dict[st
 
 
 def _copying(before: list[int], halves: Sequence[list[int]]) -> Ability:
-    """The second of two equal halves, but for its first token; the control has the half of the next window first."""
+    """The second of two equal halves, except its first token; in the control, the next window's half comes first."""
     start = len(before) + len(halves[0])
     spans = [(start + 1, start + len(halves[0]))]
     others = [*halves[1:], halves[0]]
@@ -154,7 +154,7 @@ def read_tasks(file: str | Path) -> list[tuple[str, str]]:
     """Prompts and completions of a file of JSON lines."""
     path = Path(file)
     if not path.is_file():
-        raise InputError(f"no file {path}; --task wants one of JSON lines with prompt and completion")
+        raise InputError(f"no file {path}; --task takes a file of JSON lines with prompt and completion")
     rows = []
     for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1):
         if not line.strip():
@@ -170,9 +170,11 @@ def read_tasks(file: str | Path) -> list[tuple[str, str]]:
 
 
 def task_ability(model: Model, rows: Sequence[tuple[str, str]]) -> Ability:
-    """A task of the user's own; the control gives every completion after the prompt of the next row."""
+    """A task that the user supplies; in the control, every completion follows the prompt of the next row."""
     if model.task != "causal-lm":
-        raise InputError(f"a task of prompts and completions is for a model that predicts text, {model.source} is none")
+        raise InputError(
+            f"a task of prompts and completions is for a model that predicts text, and {model.source} does not"
+        )
     before, _ = frame_of(model.tokenizer, False, model.prefix)
 
     def item(prompt: str, completion: str) -> Task:
@@ -192,5 +194,5 @@ def task_ability(model: Model, rows: Sequence[tuple[str, str]]) -> Ability:
 
 
 def by_name(abilities: Mapping[str, Ability], control: bool = False) -> dict[str, Sequence[Task]]:
-    """The passes of every ability, or of its control."""
+    """The forward passes of every ability, or of its control."""
     return {name: one.control if control else one.tasks for name, one in abilities.items()}

@@ -33,9 +33,9 @@ class Ablations:
     judge
         What to measure on.
     moments
-        Called for the second moments of `moments_on` when a compensation first needs them.
+        Called when a compensation first needs second moments; returns those of `moments_on`.
     share
-        Whether to keep the layers' outputs; given up where they take more than 2 GiB.
+        Whether to keep the layers' outputs; they are not kept where they would take more than 2 GiB.
     """
 
     def __init__(self, judge: Judge, moments: Callable[[], Moments] | None = None, *, share: bool = True) -> None:

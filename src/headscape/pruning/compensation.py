@@ -1,4 +1,4 @@
-"""Compensation: what stands in for a removed head, as an affine map of the outputs of the heads its layer keeps.
+"""Compensation: what replaces a removed head, as an affine map of the outputs of the heads its layer keeps.
 
 The outputs of a layer's heads lie side by side before the output projection W_O. With o_k the outputs of the kept heads
 and o_r those of the removed ones,
@@ -133,7 +133,7 @@ class _Collect(Tap):
 
 @dataclass(frozen=True)
 class Calibration:
-    """What is measured on the samples to calibrate on.
+    """What is measured on the calibration samples.
 
     `power` is the square norm of what enters the layer of each attention module, median over positions; 1 where the
     layers are not a plain stack.
@@ -144,7 +144,7 @@ class Calibration:
 
 
 def calibrated(model: Model, samples: Sequence[Sample], step: Callable[[], None] = lambda: None) -> Calibration:
-    """Run the model on some samples, calling `step` after each, and keep moments and powers over all positions."""
+    """Run the model on some samples, calling `step` after each; moments and powers over all positions."""
     tap, stack = _Collect(), stack_of(model)
     entering: dict[int, list[Tensor]] = {}
 

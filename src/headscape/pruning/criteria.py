@@ -1,4 +1,4 @@
-"""Criteria: one score per head, lowest removed first. Found by name; a function of your own is a criterion too."""
+"""Criteria: one score per head, lowest removed first. They have names; any function of the evidence is a criterion too."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ AGAIN, AGAIN_UNTIL = 10, 0.5  # measured again after every tenth of the heads, u
 
 
 def redundancy(e: Evidence) -> FloatArray:
-    """Place in the order of removal when, again and again, one of the two nearest kept heads is removed.
+    """Place in the order of removal when, at each step, one of the two nearest kept heads is removed.
 
     Of the two, the one nearer to the rest is removed, so that each tight cluster keeps one representative. The score is
     the step at which a head is removed; the last head has the highest.
@@ -130,7 +130,7 @@ def draw_order(n: int, random_state: int | np.random.Generator) -> FloatArray:
 
 
 def oracle(e: Evidence) -> FloatArray:
-    """Mean rise of the loss when the head alone is removed, on a few of the ranking samples."""
+    """Mean rise of the loss when this head alone is removed, on a few of the ranking samples."""
     return np.asarray(leave_one_out(Ablations(e.brief_judge), e.heads).mean(axis=1))
 
 
@@ -148,7 +148,7 @@ class Criterion:
 CRITERIA = {
     c.name: c
     for c in (
-        Criterion("redundancy", redundancy, "of the two nearest heads one is removed, again and again", organized=True),
+        Criterion("redundancy", redundancy, "one of the two nearest heads is removed, repeatedly", organized=True),
         Criterion("output_norm", output_norm, "norm of the mean contribution after W_O"),
         Criterion("novelty", novelty, "what the other heads of the layer cannot predict, after W_O"),
         Criterion("coupling", coupling, "norm of W_Q^T W_K, from the weights alone"),
@@ -156,7 +156,7 @@ CRITERIA = {
         Criterion("gradient_again", gradient_again, "|dL/d gate|, measured again after every tenth", gradients=True),
         Criterion("depth", lambda e: np.array([-float(head.layer) for head in e.heads]), "late layers first"),
         Criterion("random", lambda e: draw_order(len(e.heads), e.seed), "a random order"),
-        Criterion("leave_one_out", oracle, "rise of the loss without the head alone"),
+        Criterion("leave_one_out", oracle, "rise of the loss when this head alone is removed"),
         *(
             Criterion(name, partial(Evidence.column, name=column), about, organized=True)
             for name, column, about in (
@@ -173,9 +173,9 @@ CRITERIA = {
 
 
 def find_criterion(name: str | Callable[[Evidence], FloatArray]) -> Criterion:
-    """A criterion by name, "a+b" for the average of ranks, or a function of your own."""
+    """A criterion by name, "a+b" for the average of ranks, or any function of the evidence."""
     if callable(name):
-        return Criterion(getattr(name, "__name__", "own"), name, "given by the user")
+        return Criterion(getattr(name, "__name__", "own"), name, "supplied by the user")
     parts = name.split("+")
     unknown = [part for part in parts if part not in CRITERIA]
     if unknown:
@@ -201,7 +201,7 @@ def rank_average(several: Sequence[FloatArray]) -> FloatArray:
 
 
 def scores(criterion: str | Callable[[Evidence], FloatArray], evidence: Evidence) -> FloatArray:
-    """Score every head, lowest removed first; checks what a function of your own returns."""
+    """Score every head, lowest removed first; checks what a user's function returns."""
     found = np.asarray(find_criterion(criterion).function(evidence), dtype=float)
     if found.shape != (len(evidence.heads),) or not np.isfinite(found).all():
         what = "" if np.isfinite(found).all() else " with NaN or infinity"

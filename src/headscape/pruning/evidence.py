@@ -69,7 +69,7 @@ class Evidence:
 
     @cached_property
     def calibration(self) -> Calibration:
-        """What novelty and compensation are fitted on, measured on the samples to fit on."""
+        """What novelty and compensation are fitted to, measured on the samples to fit on."""
         return calibrated(self.network, self.fit or self.samples)
 
     @property
@@ -95,7 +95,7 @@ class Evidence:
 
     @cached_property
     def brief_judge(self) -> Judge:
-        """What the model is judged by, on the first few ranking samples: for removing every head in turn."""
+        """How the model is judged when each head is removed in turn: on the first few ranking samples."""
         few = BRIEF_IMAGES if self.network.images is not None else BRIEF_WINDOWS
         return judge_of(self.network, self.samples[:few], self.texts, self.seed)
 

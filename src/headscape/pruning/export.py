@@ -1,4 +1,4 @@
-"""Write a network without some of its heads: a folder or a GGUF file, checked before it counts as written."""
+"""Write a network without some of its heads, as a folder or a GGUF file that is checked before it gets its name."""
 
 from __future__ import annotations
 
@@ -103,12 +103,14 @@ class Export:
             if timed is not None:
                 lines.append(f"{name:10} {timed.before:.3f} s -> {timed.after:.3f} s ({timed.change:+.1%})")
         if self.heads and self.parameters.change > -0.1:
-            lines.append("Heads are a small share of the parameters: what shrinks most is the cache, where groups go.")
+            lines.append(
+                "Heads are a small share of the parameters: the cache shrinks most, where whole key/value groups are removed."
+            )
         if self.source_bytes and self.bytes.after > self.source_bytes:
             came = human_bytes(self.source_bytes)
             lines.append(f"WARNING: larger than the file it came from ({came}), which stores other number types.")
         elif self.bytes.after > self.bytes.before:
-            lines.append("WARNING: larger than the intact model; --kind ragged or --unit group make it smaller.")
+            lines.append("WARNING: larger than the intact model; --kind ragged or --unit group would make it smaller.")
         return "\n".join((*lines, *self.notes))
 
 
@@ -135,7 +137,7 @@ def export_pruned(
     heads
         `HeadId`, "decoder.3.7", or (layer, head) where there is one block.
     out
-        A folder that does not exist, or an empty one; or FILE.gguf. One that holds this very export already is only
+        A folder that does not exist, or an empty one; or FILE.gguf. One that already holds exactly this export is only
         checked again.
     kind
         "auto": "gguf" for FILE.gguf; else "uniform" where the choice of heads allows it, else "ragged".
@@ -190,7 +192,7 @@ def export_pruned(
             _write(place, model, copy, origin)
         elif not there:
             zeroed = llamacpp.write_gguf(place, model, fitted, numbers, origin)
-            notes = (f"{len(zeroed)} removed heads stay as zeros: groups need equally many",) if zeroed else ()
+            notes = (f"{len(zeroed)} removed heads stay as zeros: every group needs the same number",) if zeroed else ()
         written, difference, scale = _compared(model, place, kind, fitted, numbers if copy is None else None)
         parameters = Change(model.n_parameters, written.n_parameters)
         if copy is None:
@@ -221,14 +223,16 @@ def export_pruned(
 
 
 def check_kind(kind: str, out: str | Path | None, numbers: str = "f16") -> None:
-    """Raise an `InputError` for a kind that there is not, or that does not suit the place to write to."""
+    """Raise an `InputError` for an unknown kind, or one that does not suit the path to write to."""
     if kind not in ("auto", "gguf", *KINDS):
         raise InputError(f"kind is one of {', '.join(sorted(['auto', 'gguf', *KINDS]))}, not {kind!r}")
     if numbers not in llamacpp.NUMBERS:
-        raise InputError(f"the numbers of a GGUF file are {', '.join(llamacpp.NUMBERS)}, not {numbers!r}")
+        raise InputError(f"the number type of a GGUF file is one of {', '.join(llamacpp.NUMBERS)}, not {numbers!r}")
     file = out is not None and Path(out).suffix == ".gguf"
     if out is not None and file != (kind == "gguf") and kind != "auto":
-        raise InputError(f"{out}: a GGUF file is of kind gguf and ends in .gguf, other kinds are folders; not {kind}")
+        raise InputError(
+            f"{out}: kind gguf writes a file that ends in .gguf, the other kinds write folders; not {kind}"
+        )
 
 
 def _check(model: Model, heads: Iterable[Any], kind: str) -> dict[str, list[int]]:
@@ -263,15 +267,15 @@ def check_target(target: Path, facts: Mapping[str, Any]) -> bool:
             said = read_json(target / bundled.NOTES)[ORIGIN]
         if all(said.get(name) == value for name, value in facts.items()):
             return True
-    what = "a file of something else" if target.suffix == ".gguf" else "not an empty folder"
+    what = "a file with other content" if target.suffix == ".gguf" else "not an empty folder"
     raise InputError(f"{target} exists and is {what}; choose another place or remove it")
 
 
 @contextmanager
 def _appearing(target: Path, origin: Mapping[str, Any]) -> Iterator[tuple[Path, bool]]:
-    """A folder or file to write, which takes the target's name when the block ends well and is removed otherwise.
+    """A folder or file to write; it takes the target's name when the block succeeds and is removed otherwise.
 
-    Where the target holds this very export already, the target itself, and True.
+    Where the target already holds exactly this export: the target itself, and True.
     """
     check_target(target, origin)  # before a lock is made beside it
     place = target.resolve()
@@ -323,7 +327,7 @@ def _write(folder: Path, model: Model, copy: PrunedCopy, origin: Mapping[str, An
 
 
 def _checked_fit(model: Model, heads: dict[str, list[int]], means: Means | None, fitted: Removed | None) -> Removed:
-    """The compensation that was given, checked; or zeros or means."""
+    """The given compensation, checked; or else zeros or means."""
     plain = fit_compensation(model, heads, None)
     if fitted is None:
         return plain if means is None else {name: _with_means(model, name, fit, means) for name, fit in plain.items()}
@@ -348,7 +352,7 @@ def _with_means(model: Model, name: str, fitted: Fitted, means: Means) -> Fitted
 
 @contextmanager
 def _unchanged(out: Path, there: bool) -> Iterator[None]:
-    """An export that was there, and is not what was written, is a mistake in the file, not in headscape."""
+    """An existing export that differs from what was written is a problem of the file, not of headscape."""
     try:
         yield
     except HeadscapeError:
@@ -363,7 +367,7 @@ def _unchanged(out: Path, there: bool) -> Iterator[None]:
 def _compared(
     model: Model, folder: Path, kind: str, fitted: Removed, numbers: str | None
 ) -> tuple[Model, float, float]:
-    """The model loaded again; the largest difference of its logits to the ablated one's, and the largest of these."""
+    """The model loaded again; the largest difference between its logits and the ablated model's, and the largest logit."""
     batch = example_input(model, min(CHECK_TOKENS, model.max_tokens or CHECK_TOKENS))
     try:
         if numbers is None:

@@ -1,6 +1,6 @@
-"""Pruned copies of a network, in one of three forms: masked, ragged, uniform. The network itself is left alone.
+"""Pruned copies of a network, in one of three forms: masked, ragged, uniform. The network itself does not change.
 
-A copy shares all weights with its original but those it changes, so it costs little memory.
+A copy shares all weights with the original except those it changes, so it takes little memory.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ class _Request:
         return projections.output_projections(self.model)
 
     def copy(self) -> Any:
-        """A copy of the network that shares its parameters and buffers, but for the changed output projections."""
+        """A copy of the network that shares its parameters and buffers, except the changed output projections."""
         shared: dict[int, Any] = {id(p): p for p in (*self.model.module.parameters(), *self.model.module.buffers())}
         network = copy.deepcopy(self.model.module, shared)
         for name, layer in self.removed.items():
@@ -75,7 +75,7 @@ class _Request:
         return projections.columns_of(self.model.module.get_submodule(self.outputs[name])).double().cpu()
 
     def layouts(self) -> dict[str, Layout]:
-        """How every layer of the intact network stores its heads; raises where that is not understood."""
+        """How every layer of the intact network stores its heads; raises where the layout is unknown."""
         part = self.model.module.get_submodule
         return {
             s.name: projections.layout_of(part(s.name), part(self.outputs[s.name]), s.n_heads) for s in self.model.sites
@@ -165,8 +165,8 @@ UNIFORM = {
 def uniform(model: Model, removed: Removed) -> PrunedCopy:
     """A stock configuration with fewer heads: the same number of key/value heads, and of queries to each, in every layer.
 
-    Every layer must keep the same numbers. Where the choice of heads does not, heads to be removed stay, with zeroed
-    columns of W_O, up to the smallest numbers the configuration accepts.
+    Every layer must keep the same numbers. Where the choice of heads does not allow that, some heads to be removed stay,
+    with zeroed columns of W_O, up to the smallest numbers the configuration accepts.
     """
     family = str(model.module.config.model_type)  # type: ignore[union-attr]
     if family not in UNIFORM:

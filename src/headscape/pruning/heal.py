@@ -1,4 +1,4 @@
-"""Healing: a few steps of distillation of the output projections alone, after heads were removed.
+"""Healing: after heads are removed, a few steps of distillation that train the output projections alone.
 
 The weights of the kept heads and the biases of the layers that lost heads are trained to bring the pruned model's
 predictions back to those of the intact one (KL divergence of the next token); nothing else changes.
@@ -41,7 +41,7 @@ def heal(
 ) -> dict[str, Fitted]:
     """The same removal with output projections distilled from the intact model on some samples.
 
-    AdamW with warm-up and cosine decay, four samples a step. Same seed and threads, same bits.
+    AdamW with warm-up and cosine decay, four samples per step. The same seed and number of threads give the same bits.
     """
     if model.task != "causal-lm":
         raise InputError(f"healing distils the next token; {model.source} ({model.task}) predicts none")
@@ -93,7 +93,7 @@ def _rate(i: int, steps: int) -> float:
 
 @contextmanager
 def _with_biases(model: Model, paths: Sequence[str]) -> Iterator[dict[str, Any]]:
-    """Output projections that all have a bias, zero where there was none; gradients of the network are off meanwhile."""
+    """Give every output projection a bias, zero where there was none; gradients of the network are off in the block."""
     outputs: dict[str, Any] = {path: model.module.get_submodule(path) for path in paths}
     bare = [output for output in outputs.values() if output.bias is None]
     flags = [(p, p.requires_grad) for p in model.module.parameters()]
@@ -118,7 +118,7 @@ def _swapped(
     masks: Mapping[str, Tensor],
     biases: Mapping[str, Tensor],
 ) -> Iterator[None]:
-    """The network with the trained output projections; removed heads stay without weight."""
+    """The network with the trained output projections; weights of removed heads stay zero."""
     handles = []
     for name, weight in weights.items():
 

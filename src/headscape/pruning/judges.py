@@ -1,4 +1,4 @@
-"""Judges: what a pruned network is judged by: its loss, or how well an encoder keeps its sentence similarities."""
+"""Judges measure a pruned network: by its loss, or by how well an encoder keeps its sentence similarities."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ class Judge(ABC):
 
 
 class LossJudge(Judge):
-    """The loss of a language model or classifier, per sequence or image; and of passes that show more abilities."""
+    """The loss of a language model or classifier, per sequence or image; and of passes that test further abilities."""
 
     def __init__(
         self, model: Model, samples: Sequence[Sample], seed: int = 0, more: Mapping[str, Sequence[Task]] | None = None
@@ -111,7 +111,7 @@ class SimilarityJudge(Judge):
 
     def __init__(self, model: Model, pairs: Sequence[tuple[str, str]]) -> None:
         if len(pairs) < 3:
-            raise InputError(f"{len(pairs)} sentence pairs say nothing about similarity; give a longer text")
+            raise InputError(f"{len(pairs)} sentence pairs are too few to measure similarity; give a longer text")
         self.model = model
         sentences = sorted({sentence for pair in pairs for sentence in pair})
         samples = [sentence_sample(model, sentence) for sentence in sentences]
@@ -168,7 +168,7 @@ def sentence_sample(model: Model, sentence: str) -> Sample:
 
 
 def sentences_of(texts: Sequence[str]) -> list[str]:
-    """The sentences of a usual length, in reading order.
+    """The sentences of typical length, in reading order.
 
     >>> sentences_of(["Yes. The clocks all said something else. No!"])
     ['The clocks all said something else.']
@@ -216,7 +216,8 @@ def cost(intact: Loss, now: Loss, scale: float | None = None, by: str = "loss") 
     """What a removal costs, one number per sequence; the mean is what a budget bounds.
 
     Language models: rise of the loss, as a share of the intact mean, or of `scale`. Classifiers, and anything else by
-    "accuracy": what is no longer right (minus what now is). Encoders: one minus the rank correlation of similarities.
+    "accuracy": the share no longer correct, less the share that now is. Encoders: one minus the rank correlation of
+    similarities.
     """
     if intact.kind == "similarity":
         return now.values

@@ -1,6 +1,6 @@
 """GGUF files for llama.cpp: a Llama whose layers have their own numbers of heads, as its architecture `deci`.
 
-`deci` is `llama` with the counts of heads as arrays over layers, and takes a bias behind the output projection: an
+`deci` is `llama` with the counts of heads as arrays over layers, and has a bias after the output projection: an
 unmodified llama.cpp loads it and allocates a key/value cache for the kept groups only. The queries of a layer must
 divide evenly into its key/value heads; where they do not, removed heads stay as zeros.
 """
@@ -42,13 +42,13 @@ NAMES = {
     "post_attention_layernorm": "ffn_norm",
 }
 PRETOKENIZERS = {"Digits": "smollm", "(?i:'s|'t": "llama-bpe", "ByteLevel": "gpt-2"}
-"""What llama.cpp calls a pre-tokenizer, by what the description of ours contains; the first that fits."""
+"""The name llama.cpp has for a pre-tokenizer, by what its description here contains; the first match counts."""
 Array = npt.NDArray[Any]
 
 
 @dataclass(frozen=True)
 class _Layer:
-    """The query heads and key/value heads a layer keeps, its output projection and the bias behind it."""
+    """The query heads and key/value heads a layer keeps, its output projection and the bias after it."""
 
     heads: list[int]
     kv_heads: list[int]

@@ -1,6 +1,6 @@
 """Rivals: published ways to choose heads, each with its authors' allocation over layers and their compensation.
 
-A rival takes the evidence and a number of heads, and returns what to remove and what stands in for it. Where a paper
+A rival takes the evidence and a number of heads, and returns what to remove and what replaces it. Where a paper
 prunes channels, its score is taken for heads; shares of layers are rounded to whole heads.
 """
 
@@ -76,7 +76,7 @@ def flap(e: Evidence, n: int) -> Removal:
 
 
 def wanda(e: Evidence, n: int) -> Removal:
-    """Wanda-style (Sun et al. 2024): sum over a head of |W_ij| |x_j|_2, equal shares of every layer; nothing put back."""
+    """Wanda-style (Sun et al. 2024): sum over a head of |W_ij| |x_j|_2, equal shares of every layer; no compensation."""
     sites = e.network.sites
     counts = _shared(sites, np.ones(len(sites)), n)
     chosen = {}
@@ -92,7 +92,7 @@ def slimllm(e: Evidence, n: int) -> Removal:
 
     A head scores -Pearson(Y, Y without it) over all entries of the layer's output Y; then a removed and a kept head are
     exchanged while the correlation rises. Layers that change their input less (by cosine) lose more; the output matrix is
-    fitted anew by linear regression.
+    refitted by linear regression.
     """
     sites = e.network.sites
     chosen = {}
@@ -175,7 +175,7 @@ def slimgpt(e: Evidence, n: int) -> Removal:
     model, stack = e.network, stack_of(e.network)
     if stack is None or not stack.one_attention_each:
         raise InputError(
-            "slimgpt goes through a stack of layers with one attention each; this network is built otherwise"
+            "slimgpt goes through a stack of layers with one attention each; this network is built differently"
         )
     counts = _shared(model.sites, np.log1p(np.arange(len(model.sites))) + 1e-9, n)
     inputs = [arguments for arguments, _ in grouped(e.fit or e.samples, 4)]
@@ -225,4 +225,4 @@ RIVALS: Mapping[str, Callable[[Evidence, int], Removal]] = {
     "slimllm": slimllm,
     "wanda": wanda,
 }
-"""By name; `novelty` is this package's, `michel` |dL/d gate| (Michel et al. 2019) over all layers, nothing put back."""
+"""By name; `novelty` is this package's, `michel` |dL/d gate| (Michel et al. 2019) over all layers, without compensation."""

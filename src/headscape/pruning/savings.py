@@ -65,7 +65,7 @@ def source_bytes(model: Model) -> int:
 
 
 def kv_bytes(model: Model, written: Model) -> Change | None:
-    """Bytes of the keys and values of one token, in float16; None for a network that keeps none."""
+    """Bytes of the keys and values of one token, in float16; None for a network without a cache."""
     if model.task not in ("causal-lm", "seq2seq-lm"):
         return None
     try:

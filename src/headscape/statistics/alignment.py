@@ -34,7 +34,7 @@ CHUNK = 64
 LEADING = 4
 """Singular vectors of a head that count as its leading ones."""
 BEYOND = 3.0
-"""|z| from which an alignment stands out."""
+"""|z| above which an alignment stands out."""
 
 
 def _heads(queries: npt.ArrayLike, keys: npt.ArrayLike) -> tuple[FloatArray, FloatArray]:
@@ -77,8 +77,8 @@ def rotation_test(
 
     .. math:: \mathrm{tr}(W_q^T O W_k R) = \sum_{ij} s_i t_j O'_{ij} R'_{ji}
 
-    with O' uniform among rotations of the head's dimension and R' the corner of a rotation of d dimensions. So one set
-    of rotations serves all heads of all layers.
+    with O' uniform among rotations of the head's dimension and R' the corner of a rotation of d dimensions. So the
+    same rotations serve all heads of all layers.
     """
     if n_rotations < 1:
         raise InputError(f"p-values need at least one rotation, not {n_rotations}")

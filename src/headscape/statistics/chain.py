@@ -30,7 +30,7 @@ __all__ = [
 
 Array = npt.NDArray[Any]
 LEAST_KEYS = 8
-"""Keys a row must have to say anything."""
+"""Fewest keys of a row that is measured."""
 MEDIAN = 0.9539  # of |x - y| for two unit normals
 _GRID = (2.0 ** np.arange(3, 12), np.r_[0:1:0.05, 1:12.5:0.5])  # keys, and standard deviations of scores
 _DRAWS = 64
@@ -81,7 +81,7 @@ def row_variance_predicted(forms: Array, mean_q: Array, cov_q: Array, mean_k: Ar
 
 
 def rows_and_keys(n: int, content: slice, causal: bool) -> Array:
-    """Which keys (n, n) each row is measured on: content tokens, up to the query where attention is causal; few keys are none."""
+    """Which keys (n, n) each row is measured on: content tokens, up to the query if causal; rows with few keys have none."""
     inside = np.zeros(n, dtype=bool)
     inside[content] = True
     keys = inside[:, None] & inside & (np.tri(n, dtype=bool) if causal else True)
@@ -109,7 +109,7 @@ def measured_links(scores: Array, probs: Array, keys: Array) -> dict[str, Array]
 
 
 def mixing(values: Array, outputs: Array, keys: Array) -> Array:
-    """What the outputs (n_head, n, dim) of the measured rows differ by, over what their values do: (n_head,)."""
+    """How much the outputs (n_head, n, dim) of the measured rows differ, relative to their values: (n_head,)."""
     rows = keys.any(axis=1)
     after, before = (np.sqrt(x[:, rows].astype(float).var(axis=1).sum(axis=-1)) for x in (outputs, values))
     return np.asarray(np.divide(after, before, out=np.full(len(values), np.nan), where=before > 0))

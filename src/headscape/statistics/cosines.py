@@ -93,9 +93,7 @@ def rank_correlations(maps: npt.ArrayLike, permuted: PermutedCosines) -> RankCor
     A = np.asarray(maps)
     n = permuted.n
     if A.shape[1:] != (n, n) or n < 3:
-        raise InputError(
-            f"maps of shape {A.shape} and cosines of {n} tokens: both must be of the same 3 tokens or more"
-        )
+        raise InputError(f"maps of shape {A.shape} and cosines of {n} tokens: both need the same tokens, at least 3")
     known = np.concatenate([_standard(_ranks(A[:, permuted.i, permuted.j])), permuted.distance])
     together = np.concatenate([known @ moved for moved in permuted.chunks()], axis=1)
     ac, cd, ad = together[:-1], together[-1], (known[:-1] @ known[-1])[:, None]
@@ -104,7 +102,7 @@ def rank_correlations(maps: npt.ArrayLike, permuted: PermutedCosines) -> RankCor
 
 
 def _ranks(values: Array) -> Array:
-    """Ranks of each row, equal values sharing their mean rank; `scipy.stats.rankdata` sorts ten times as long."""
+    """Ranks of each row, equal values sharing their mean rank; `scipy.stats.rankdata` takes ten times as long."""
     n_row, n = values.shape
     order = np.argsort(values, axis=1)
     ordered = np.take_along_axis(values, order, axis=1)

@@ -1,4 +1,4 @@
-r"""Spectrum edits: change the singular values, or the bases, of weight matrices for the time of a block.
+r"""Spectrum edits: change the singular values, or the bases, of weight matrices within a `with` block.
 
 The edits are functions of a matrix :math:`W = U \mathrm{diag}(\sigma) V^T`. As interventions they apply, by default, to
 the query and key maps: a head scores by :math:`x^T W_q^T W_k y`.
@@ -55,7 +55,7 @@ def truncate(matrix: npt.ArrayLike, rank: int | None = None, energy: float | Non
 
 
 def flatten(matrix: npt.ArrayLike, strength: float = 1.0) -> FloatArray:
-    r"""Even out the spectrum, the energy kept: :math:`\sigma_i \to c\, \sigma_i^{1 - t}` with t the strength.
+    r"""Even out the spectrum at constant energy: :math:`\sigma_i \to c\, \sigma_i^{1 - t}` with t the strength.
 
     At strength 1 all singular values are equal; 0 changes nothing.
 
@@ -108,7 +108,7 @@ def edited(
     layers: Iterable[int] | None = None,
     per: Literal["head", "matrix"] = "head",
 ) -> Iterator[Model]:
-    """Edit matrices of a model for the time of the block; afterwards it is exactly as before.
+    """Edit matrices of a model within the block; afterwards it is exactly as before.
 
     Parameters
     ----------
@@ -138,7 +138,7 @@ def edited(
 
 @contextmanager
 def scale_spectra(model: Model, alpha: float, layers: Iterable[int] | None = None) -> Iterator[Model]:
-    r"""Multiply the spectra of the query and key maps, and their biases, by alpha for the time of the block.
+    r"""Multiply the spectra of the query and key maps, and their biases, by alpha within the block.
 
     The scores of a layer are then :math:`\alpha^2` times what they were, its input held fixed. Later layers see a
     changed input. Where scores change by another law (a softcap, a position bias), see `scaling_law`.

@@ -75,7 +75,7 @@ class Gaussian:
         return len(self.mean)
 
     def marginal(self, dimensions: Any) -> Gaussian:
-        """The Gaussian of some of the dimensions: a slice, or indices."""
+        """The marginal of some dimensions: a slice, or indices."""
         chosen = np.arange(self.dim)[dimensions]
         return Gaussian(self.mean[chosen], self.covariance[np.ix_(chosen, chosen)], self.n_samples, self.shrinkage)
 

@@ -117,7 +117,7 @@ class Reading:
 def _centred(tokens: Array) -> Array:
     """Tokens (n_input, n, k) less the mean of their position over inputs, rescaled to compensate.
 
-    Position i has a Gaussian N(mu_i, S_i) of its own; from one input its mean cannot be told from the token.
+    Position i has a Gaussian N(mu_i, S_i) of its own; with one input its mean cannot be separated from the token.
     """
     n_input = len(tokens)
     return tokens if n_input < 2 else (tokens - tokens.mean(axis=0)) * np.sqrt(n_input / (n_input - 1))
@@ -228,7 +228,7 @@ def _information(name: str, tokens: Array, seed: int) -> list[Row]:
         null = _null(pairs, seed, 1)
         volumes = log_determinants(gaussians_left_out(tokens).covariance)
         shared = _shared(gaussians_left_out(pairs), k)
-    except InputError:  # outputs that are all equal, say of a head that rests on one token
+    except InputError:  # outputs that are all equal, say of a head that attends to one token only
         return []
     entropies = 0.5 * (k * (1 + math.log(2 * math.pi)) + volumes)
     return [
@@ -337,7 +337,7 @@ def information_at_distances(state: Array, reading: Reading) -> tuple[Array, Arr
 
 
 def _data_rows(data: LayerData, reading: Reading, rows: Sequence[Sequence[Row]]) -> None:
-    """How much the inputs vary along the directions that every head reads first, for all heads."""
+    """How much the inputs vary along the leading directions that each head reads."""
     if data.inputs is None or not data.leading:
         return
     x = data.inputs[:, reading.content].astype(float)

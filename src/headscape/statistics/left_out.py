@@ -1,4 +1,4 @@
-"""Gaussians and means of all inputs, and again with each input left out: what jackknife intervals are made of."""
+"""Gaussians and means of all inputs, and again with each input left out: the basis of jackknife intervals."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ __all__ = [
 
 Array = npt.NDArray[Any]
 ROUNDING = 64 * float(np.finfo(float).eps)
-"""Of a mean square: a variance below it is that of equal numbers."""
+"""As a share of the mean square: a variance below it counts as that of equal numbers."""
 
 
 def folds(n_input: int) -> range:

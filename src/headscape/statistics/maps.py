@@ -41,9 +41,9 @@ def uniform_map(n: int) -> Array:
 
 
 def distance_map(attention: npt.ArrayLike, n_iter: int = 200) -> Array:
-    r"""The map that knows distances alone: what is left of a map (n, n) when content is averaged out.
+    r"""The map that depends on distance alone: what is left of a map (n, n) when content is averaged out.
 
-    It is the most likely one of the form
+    It is the maximum-likelihood map of the form
 
     .. math:: T_{ij} = (1 - A_{i0})\, w_{i-j} / \sum_{0 < l \le i} w_{i-l}, \quad j > 0
 

@@ -47,7 +47,7 @@ def propagate(joint: Gaussian, A: npt.ArrayLike, Wv: npt.ArrayLike) -> Gaussian:
     """The joint Gaussian of tokens after attention with fixed weights: (A kron Wv) applied to that before.
 
     The joint is of n consecutive tokens of d dimensions; A is (m, n), Wv (d_out, d), the result m tokens of d_out
-    dimensions. Real attention depends on the tokens, so this is off: always report the measured covariance with it.
+    dimensions. Real attention depends on the tokens, so this is an approximation: report the measured covariance with it.
 
     >>> both = Gaussian([0, 2], np.eye(2))  # two tokens of one dimension
     >>> propagate(both, [[0.5, 0.5]], [[1.0]]).mean
@@ -152,8 +152,8 @@ def position_divergence(tokens: npt.ArrayLike, seed: int = 0, left_out: bool = F
     """How far the distributions of positions are apart: Jensen-Shannon divergence (nats) of Gaussians, and its null.
 
     Positions of tokens (n_input, n_position, d) in thirds, each third's tokens as a Gaussian in the 8 leading principal
-    components of all; the mean over the three pairs. The null is the same with the tokens dealt out at random. Returns
-    (1, 2), or with `left_out` (1 + n_input, 2): of all inputs, then with each left out.
+    components of all; the mean over the three pairs. The null is the same with the tokens assigned to thirds at random.
+    Returns (1, 2), or with `left_out` (1 + n_input, 2): of all inputs, then with each left out.
     """
     T = np.asarray(tokens, dtype=float)
     projected = principal_subspace(T.reshape(-1, T.shape[-1]), min(COMPONENTS, T.shape[-1])).project(T)

@@ -47,6 +47,8 @@ ROUNDED = 16
 """Weights in a row that share one step, in every block format of GGUF."""
 TRACY_WIDOM = 2.02
 """99 % quantile of the Tracy-Widom law: how far, in units of its width, the largest value of noise may lie outside."""
+BISECTIONS = 60
+"""Of the interval between the edges, for quantiles of the law: as many as float64 has digits."""
 FEW = 0.1
 """Largest share of values that counts as a few outliers on noise; with more, the law does not describe the matrix."""
 
@@ -257,10 +259,13 @@ class MarchenkoPastur:
         p = min(self.m, self.n)
         if self.variance == 0:
             return np.zeros(p)
-        low, high = self.edges
-        grid = low + (high - low) * np.sin(np.linspace(0, np.pi / 2, 8 * p + 9)) ** 2  # fine at both edges
         shares = 1 - (np.arange(p) + 0.5) / p
-        found: FloatArray = np.sqrt(np.interp(shares, self.cdf(grid), grid))
+        low, high = (np.full(p, edge) for edge in self.edges)
+        for _ in range(BISECTIONS):
+            middle = (low + high) / 2
+            below = self.cdf(middle) < shares
+            low, high = np.where(below, middle, low), np.where(below, high, middle)
+        found: FloatArray = np.sqrt(high)
         return found
 
     def distance(self, values: npt.ArrayLike) -> float:

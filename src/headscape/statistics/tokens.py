@@ -44,7 +44,7 @@ def window_gaussian(
     """The joint Gaussian of `width` consecutive tokens, from all windows of all sequences (n_token, dim).
 
     Each token is first projected on the principal components of all tokens: the joint covariance of n tokens of
-    dimension d is (n d, n d), and no text is long enough to fit it. `subspace.kept` is the share of variance kept.
+    dimension d is (n d, n d), and no text is long enough to fit that. `subspace.kept` is the share of variance kept.
     """
     tokens = [np.asarray(s, dtype=float) for s in sequences]
     if width < 1 or not any(len(s) >= width for s in tokens):

@@ -113,6 +113,15 @@ def test_random_weights_say_what_is_not_learnt(result):
     assert alone["neighbours"].holds and "not learnt" not in alone["neighbours"].text
 
 
+@pytest.mark.parametrize(("change", "verdict"), [(0.5, "holds"), (-0.5, "does not hold")])
+def test_neighbours_share_more_whatever_the_gain(result, change, verdict):
+    frame = result.heads.assign(information_measured=result.heads["information_values"] + change)
+    columns = list(frame.columns.drop(["block", "layer", "head", "note"]))
+    folds = np.repeat(frame[columns].to_numpy(dtype=float)[None], 9, axis=0)
+    alone = changed(result, heads=frame, folds=folds, control=None, control_folds=None)
+    assert by_claim(alone)["neighbours"].verdict == verdict
+
+
 @pytest.mark.parametrize("name", ["llama", "gpt2", "bert"])
 def test_a_random_model_earns_no_tick_about_what_is_learnt(name, result):
     if name != "llama":

@@ -13,6 +13,7 @@ from headscape.studies.organize.study import organize
 from headscape.studies.organize.units import shuffled_rows
 from headscape.studies.work.folder import kept_studies, newest_by_block
 from planted_runs import make_run
+from tiny import captured
 
 
 def planted_batches(n_batches=3, noise=1.0, shape=(32, 32, 16)):
@@ -268,6 +269,14 @@ def test_a_capture_in_memory_and_small_networks(load):
     result = organize(cap)
     (stable,) = [f for f in result.findings() if "stable" in f.text]
     assert stable.verdict == "cannot tell" and "one batch" in stable.text
+
+
+def test_an_encoder_decoder_is_organized_block_by_block():
+    _, cap = captured("t5")
+    found = organize(cap, heads=["decoder.cross.0.1"])
+    assert [result.block for result in found] == cap.blocks == ["encoder", "decoder", "decoder.cross"]
+    one = organize(cap, block="decoder")
+    pd.testing.assert_frame_equal(one.to_frame(), found[1].to_frame())
 
 
 def test_wrong_requests(run):

@@ -71,6 +71,19 @@ def test_what_is_calibrated_on_is_text_and_repeats_and_never_judged_on(run, mode
     assert inputs_for(model, captured, JUDGE, 4, repeats=0.0).facts["repeats"] == 0
 
 
+def test_healing_takes_new_windows_of_the_calibration_text_and_none_that_is_judged_on(run, model):
+    captured, text = hs.open_capture(run), [hs.sample_text("judge")[:4000]]
+    for given in ({}, {"calibrate": text}):  # a part of the text, and the same text for both
+        plain, found = (inputs_for(model, captured, text, 4, heal=heal, **given) for heal in (0, 60))
+        assert not plain.healing and "healed" not in plain.data and plain.data["fitted"] == found.data["fitted"]
+        fitted, healed = set(ids_of(found.evidence.fit)), ids_of(found.healing)
+        assert not (windows_of(found.choosing) | windows_of(found.judging)) & set(healed)
+        assert len(healed) > len(fitted) and len(set(healed) - fitted) > 3
+        assert sum(sample.origin[0] == "repeats" for sample in found.healing) == round(len(healed) * REPEATS)
+    few = inputs_for(model, captured, text, 4, heal=1)
+    assert not few.healing, "what is calibrated on is enough"
+
+
 def test_a_task_is_split_into_rows_to_calibrate_choose_and_judge_on(run, model):
     rows = [
         (f"the {word} ", word[::-1])

@@ -153,7 +153,7 @@ def test_mistakes_are_named_and_change_nothing(run, model, tmp_path):
     for change, message in (
         ({"budget": 0.0}, "budget must be above 0 %"),
         ({"budget": 2.0}, "at most 100 %, not 200"),
-        ({"n_heads": 8}, "8 heads are to be removed and .* has 8; at least one must go and one must stay"),
+        ({"n_heads": 8}, "8 heads are to be removed and .* has 8; at least one must be removed and one must stay"),
         ({"n_heads": 0}, "0 heads are to be removed"),
         ({"criterion": "l1"}, "no criterion 'l1'"),
         ({"compensation": "magic"}, "no compensation 'magic'; there are auto, none"),
@@ -167,7 +167,7 @@ def test_mistakes_are_named_and_change_nothing(run, model, tmp_path):
         ({"windows": 2}, "too few for an interval"),
         ({"inputs": RANK}, "at least 4 others are needed"),
         ({"block": "encoder"}, "no block 'encoder' was captured; there are decoder"),
-        ({"criteria": ("random", "l1_all_random")}, "no criterion to choose; random, .* are controls"),
+        ({"criteria": ("random", "l1_all_random")}, "no criterion to choose from; random, .* are controls"),
         ({"out": tmp_path / "mine"}, "exists and is not an empty folder"),
     ):
         with pytest.raises(hs.InputError, match=message):
@@ -178,5 +178,5 @@ def test_mistakes_are_named_and_change_nothing(run, model, tmp_path):
 def test_a_model_without_the_heads_of_the_run_is_refused(run):
     other = hs.wrap_module(T.GPT2LMHeadModel(T.GPT2Config(**{**GPT, "n_head": 2})).eval(), tokenizer=Letters())
     for call in (prune, rank_heads):
-        with pytest.raises(hs.InputError, match=r"the run has head decoder\.0\.2, .* has not: is this its model"):
+        with pytest.raises(hs.InputError, match=r"the run has head decoder\.0\.2, .* does not: is this its model"):
             call(run, model=other, inputs=JUDGE)

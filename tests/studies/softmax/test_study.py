@@ -14,8 +14,8 @@ from headscape.geometry.questionnaire import Questionnaire
 from headscape.studies.softmax.head import COLUMNS, VARIANTS, Head, as_probabilities, log_attention, measure, organize
 from headscape.studies.softmax.result import ALL_VARIANTS, HEAD_VARIANTS, SoftmaxResult
 from headscape.studies.softmax.study import head_maps, softmax
-from hostile import rearranged
 from planted_scores import imported, scores_of
+from spoiling import rearranged
 from tiny import Letters
 from zoo import make
 

@@ -46,9 +46,9 @@ __all__ = ["gaussian"]
 Array = npt.NDArray[Any]
 DISTANCES = (1, 2, 4, 8, 16, 32, 64, 128)
 LEAST_TOKENS = 12
-"""Content tokens an input must have."""
+"""Fewest content tokens of an input."""
 MAP_BYTES = 1 << 30
-"""Maps of one layer over all inputs stay below this; with more, fewer inputs are used, and that is said."""
+"""Memory for the maps of one layer over all inputs; where they need more, fewer inputs are used, with a message."""
 NO_MODEL = "the model was not loaded"
 
 
@@ -83,7 +83,7 @@ def gaussian(
     batches
         How many of the captured inputs are used, the first ones. With fewer than 8 nothing is decided.
     temperatures
-        Also halve and double the scores of every head by itself, on eight inputs: what a head's temperature is worth.
+        Also halve and double the scores of one head at a time, on eight inputs: how much a head's temperature matters.
     how
         jobs (layers, or versions of the model, at a time), threads, engine, resume, progress, say: see
         `headscape.studies.work.how.How`.
@@ -105,7 +105,9 @@ def gaussian(
     captured = open_capture(source)
     chosen = captured.block(block)
     if chosen.endswith(".cross"):
-        raise InputError(f"{chosen} pairs tokens of two texts; this study is about self-attention, choose another")
+        raise InputError(
+            f"{chosen} is attention between two texts; this study needs self-attention: choose another block"
+        )
     if control and not model:
         raise InputError("random weights are measured beside the model; leave out --random-weights, or allow the model")
     without = "only what needs no model is measured"
@@ -393,9 +395,9 @@ def _one_stack(model: Model) -> InputError | None:
 
 
 def _directions(model: Model, block: str) -> dict[int, dict[str, Array]]:
-    """What every head of a block reads first, by layer and kind of weights; of layers that keep all three as known.
+    """The leading input directions of every head of a block, by layer and kind of weights, where all three are known.
 
-    None of cross attention, whose keys and values read other inputs than its queries.
+    None for cross attention, whose keys and values read other inputs than its queries.
     """
     from headscape.attention.weights import parts_of, read
 

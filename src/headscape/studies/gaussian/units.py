@@ -68,7 +68,7 @@ class Task:
 
 
 def inputs_of(model: Model, captured: Capture, block: str, n: int) -> list[Sample]:
-    """The first inputs of a capture, to be run again; an `InputError` when the model has not its heads."""
+    """The first inputs of a capture, to be run again; an `InputError` when the model lacks its heads."""
     ours = {head for site in model.sites for head in site.heads}
     missing = [head for head in captured.heads(block) if head not in ours]
     if missing:
@@ -156,11 +156,11 @@ class Version:
 
 
 _DIVERGING: tuple[dict[str, Any], ...] = ({}, {"skip": False}, {"skip": 0.5})
-"""Versions of which positions are compared: principal components take their time."""
+"""The versions whose positions are compared, only some: principal components take long."""
 
 
 def _divergence(tokens: Array, seed: int, left_out: bool) -> Array:
-    """`position_divergence`, NaN where tokens have become one."""
+    """`position_divergence`, NaN where all tokens have become equal."""
     try:
         return position_divergence(tokens, seed, left_out)
     except InputError:

@@ -1,4 +1,4 @@
-"""Choosing: which criterion and compensation do best, and how many units fit the budget; on inputs that do not judge."""
+"""Choosing: which criterion and compensation do best, and how many units fit the budget; on inputs kept for that."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ __all__ = ["bounds_of", "choose", "search", "worst"]
 MIDDLE = 0.2
 """Share of heads removed when criteria are compared."""
 FIRST = 2
-"""Inputs of every ability on which a set of heads is tried first."""
+"""A set of heads is tried on this many inputs of every ability first."""
 HOPELESS = 2.0
-"""Times the budget: a set that costs more on the first inputs is not measured on the others."""
+"""In budgets: a set that costs more on the first inputs is not measured on the others."""
 
 
 def bounds_of(evaluations: Evaluations, budget: float | Mapping[str, float]) -> dict[str, float]:
-    """The budget of every ability that binds; one number stands for each, "copy" for copying of any kind."""
+    """The budget of every ability that binds; a single number applies to each, "copy" to copying of any kind."""
     frame = evaluations.abilities
     binding = [str(name) for name in frame["ability"][frame["binds"]]]
     if not isinstance(budget, Mapping):
@@ -38,7 +38,7 @@ def worst(costs: Mapping[str, npt.NDArray[np.float64]], bounds: Mapping[str, flo
     """The largest cost over its budget.
 
     Of the first, the loss or accuracy itself, the mean counts. An ability is shown by few items, whose noise alone may
-    exceed a budget of 1 %: of its cost counts what is likely, the mean less its standard error.
+    exceed a budget of 1 %: its cost counts as the mean less its standard error, which it likely exceeds.
 
     >>> worst({"text": np.array([0.01, 0.03])}, {"text": 0.01})
     2.0

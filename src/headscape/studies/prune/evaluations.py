@@ -1,7 +1,7 @@
 """Evaluations: the loss without a set of heads, each measured once and kept as a unit of the study.
 
-A unit is named by a digest of model, heads and compensation, and by one of the inputs. Inputs that another unit of the
-same heads was measured on are not measured again: more windows cost only what is new.
+A unit is named by a digest of model, heads and compensation, and by one of the inputs. Inputs on which another
+unit of the same heads was measured are not measured again: more windows cost only what is new.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ Removal = tuple[Sequence[HeadId], str]
 
 @dataclass(frozen=True)
 class Evaluations:
-    """The evaluations of a study, made in this process or in others that prepare the pruning for themselves."""
+    """The evaluations of a study, made in this process or in workers that each prepare the pruning."""
 
     pruning: Pruning
     live: Prepared
@@ -48,7 +48,7 @@ class Evaluations:
 
     @property
     def calibration(self) -> Path:
-        """The file of what is fitted on the samples to calibrate on."""
+        """The file of what is fitted on the calibration samples."""
         return self.folder.unit(
             "calibration", self.pruning.fingerprint, self.pruning.dtype, self.pruning.data["fitted"]
         )
@@ -74,7 +74,7 @@ class Evaluations:
         return self.folder.unit(f"evaluation-{which}", self.live.keys(on))
 
     def make(self, stage: str, on: str, removals: Sequence[Removal]) -> None:
-        """Make many evaluations at a time, and that of the intact model; those that are there are kept."""
+        """Make many evaluations at a time, and that of the intact model; existing ones are kept."""
         apart = self.work.engine.apart
         source, threads = (self.pruning, self.work.threads) if apart else (self.live, None)
         units: dict[str, tuple[Path, *tuple[Any, ...]]] = {}
@@ -101,7 +101,7 @@ class Evaluations:
     def abilities(self) -> pd.DataFrame:
         """By ability: the intact loss, the loss of its control (chance), accuracies, and whether a budget binds it.
 
-        It binds where the intact model is surely better than its control on the inputs to choose on.
+        It binds where the intact model is clearly better than its control on the selection inputs.
         """
         rows = []
         controls = self.losses("control") if self.live.controls is not None else {}

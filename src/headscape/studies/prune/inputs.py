@@ -1,4 +1,4 @@
-"""The inputs of a pruning made ready: to rank and calibrate on, to choose on, to judge on. They share no window."""
+"""The inputs of a pruning: for ranking and calibration, for selection, for judging. They share no window."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from headscape.pruning.abilities import Ability, abilities_of, by_name, read_tas
 from headscape.pruning.ablation import Ablations
 from headscape.pruning.compensation import Calibration, Fitted, calibrated, fit_compensation
 from headscape.pruning.evidence import Evidence
-from headscape.pruning.heal import heal
+from headscape.pruning.heal import AT_ONCE, heal
 from headscape.pruning.judges import (
     Judge,
     LossJudge,
@@ -42,8 +42,8 @@ __all__ = ["Prepared", "prepare_inputs"]
 
 CHOOSING = 1 / 3  # share of the judging inputs, the first ones, on which a criterion is chosen
 N_IMAGES = 240
-CALIBRATING = 112  # windows or images to calibrate on, those of the run included, before repeats are added
-REPEATS = 0.25  # share of what is calibrated on that repeats its first half
+CALIBRATING = 112  # calibration windows or images, those of the run included, before repeats are added
+REPEATS = 0.25  # share of the calibration windows that repeat their first half
 TASK_ROWS = 24  # of a user's task, at most, to calibrate and to choose on; twice as many to judge on
 
 
@@ -51,8 +51,8 @@ TASK_ROWS = 24  # of a user's task, at most, to calibrate and to choose on; twic
 class Prepared:
     """A pruning ready to be evaluated in this process: what criteria may look at, the judges, and facts to record.
 
-    The evidence is fitted on the ranking samples and those to calibrate on; for an encoder on their sentences, since
-    sentences are what it is judged on. `controls` judges the completions of every ability after other contexts.
+    The evidence is fitted on the ranking and calibration samples; for an encoder on their sentences, since sentences are
+    what it is judged on. `controls` judges the completions of every ability after other contexts.
     """
 
     evidence: Evidence
@@ -60,18 +60,20 @@ class Prepared:
     judging: Judge
     facts: dict[str, Any]
     controls: Judge | None = None
+    healing: Sequence[Sample] = ()
     _ablations: dict[str, Ablations] = field(default_factory=dict)
 
     @property
     def data(self) -> dict[str, str]:
         """Content hashes of the inputs."""
         samples = {"ranked": self.evidence.samples, "fitted": self.evidence.fit}
+        samples |= {"healed": self.healing} if self.healing else {}
         found = {name: [content_of(sample.stored) for sample in several] for name, several in samples.items()}
         found |= {"chosen": [key for key, _ in self.choosing.pieces], "judged": [key for key, _ in self.judging.pieces]}
         return {name: digest(hashes) for name, hashes in found.items()}
 
     def judge(self, on: str) -> Judge:
-        """The judge on the inputs to "choose" on, to "judge" on, the "control", or on a few of those to "rank" on."""
+        """The judge on the selection ("choose") or judging inputs ("judge"), the "control", or some ranking inputs ("rank")."""
         known = {"choose": self.choosing, "judge": self.judging, "control": self.controls}
         return known.get(on.partition(":")[0]) or self.evidence.brief_judge
 
@@ -108,15 +110,19 @@ class Prepared:
         moments = None if compensation == "none" else self.evidence.moments
         network = self.evidence.network
         fitted = fit_compensation(network, select_heads(network, heads), moments, compensation)
-        return heal(network, fitted, self.evidence.fit, steps, self.evidence.seed, step) if steps else fitted
+        return (
+            heal(network, fitted, self.healing or self.evidence.fit, steps, self.evidence.seed, step)
+            if steps
+            else fitted
+        )
 
 
 def prepare_inputs(pruning: Pruning, model: Model, captured: Capture) -> Prepared:
     """Take the ranking samples from the capture and the others from the inputs of the pruning.
 
     Inputs are a text file, a folder or a list of texts; images and labels for a classifier. None takes the prose or the
-    images that ship with headscape. A quarter of them is kept to calibrate on unless other text is given for that.
-    Windows and images that were ranked or calibrated on are not judged on.
+    images that ship with headscape. A quarter of them is kept for calibration unless other text is given for that.
+    Windows and images used for ranking or calibration are not judged on.
     """
     if pruning.windows < 3:
         raise InputError(f"{pruning.windows} windows to judge on are too few for an interval; give at least 3")
@@ -130,7 +136,7 @@ def prepare_inputs(pruning: Pruning, model: Model, captured: Capture) -> Prepare
         given = sample_images() if model.images is not None else [sample_text("judge")]
     found, facts = samples_of(model, given, tokens, seed=seed, shown=False)
     seen = {content_of(sample.stored) for sample in ranked}
-    more = _more(pruning, model, tokens, seen, len(ranked))
+    more, spare = _more(pruning, model, tokens, seen, len(ranked))
     seen |= {content_of(sample.stored) for sample in more or ()}
     left = [sample for sample in found if content_of(sample.stored) not in seen]
     if len(left) < 4:
@@ -142,11 +148,16 @@ def prepare_inputs(pruning: Pruning, model: Model, captured: Capture) -> Prepare
     if more is None:  # from the end, whatever the number of windows
         kept = min(max(0, CALIBRATING - len(ranked)), len(left) // 4)
         more, order = [left[i] for i in sorted(order[len(order) - kept :])], order[: len(order) - kept]
+        spare = [left[i] for i in order]
     needed = N_IMAGES if model.images is not None else round(pruning.windows / (1 - CHOOSING))
     left = [left[i] for i in sorted(order[:needed])]  # more windows keep those of fewer
     cut = max(1, round(len(left) * CHOOSING))
     rows = _rows(pruning, model)
     evidence.fit = _mixture(model, [*ranked, *more], rows.get("calibrate", []), pruning)
+    tested = {content_of(sample.stored) for sample in left}
+    new = [sample for sample in spare if content_of(sample.stored) not in tested]
+    new = new[: max(0, round(pruning.heal * AT_ONCE * (1 - pruning.repeats)) - len(ranked) - len(more))]
+    healing = _mixture(model, [*ranked, *more, *new], rows.get("calibrate", []), pruning) if new else []
     choosing, judging = (
         _abilities(model, part, rows.get(name, []), seed + i)
         for i, (name, part) in enumerate((("choose", left[:cut]), ("judge", left[cut:])))
@@ -158,19 +169,22 @@ def prepare_inputs(pruning: Pruning, model: Model, captured: Capture) -> Prepare
     choose = LossJudge(model, left[:cut], seed, by_name(choosing))
     judge = LossJudge(model, left[cut:], seed, by_name(judging))
     controls = LossJudge(model, [], seed, by_name(choosing, control=True)) if choosing else None
-    return Prepared(evidence, choose, judge, facts, controls)
+    return Prepared(evidence, choose, judge, facts, controls, healing)
 
 
-def _more(pruning: Pruning, model: Model, tokens: int, seen: set[str], n_ranked: int = 0) -> list[Sample] | None:
-    """What was given to calibrate on beside the samples of the run; None where a part of the inputs has to do."""
+def _more(
+    pruning: Pruning, model: Model, tokens: int, seen: set[str], n_ranked: int = 0
+) -> tuple[list[Sample] | None, list[Sample]]:
+    """Calibration inputs given besides the samples of the run (None where a part of the inputs serves instead), and more."""
     given = pruning.calibrate
     if given is None and (pruning.inputs is not None or model.images is not None):
-        return None
+        return None, []
     sample = given is None or (isinstance(given, str) and given == "sample")
     found, _ = samples_of(model, [sample_text("rank")] if sample else given, tokens, seed=pruning.seed, shown=False)
     left = [sample for sample in found if content_of(sample.stored) not in seen]
     order = np.random.default_rng(pruning.seed).permutation(len(left))
-    return [left[i] for i in sorted(order[: max(0, CALIBRATING - n_ranked)])]
+    cut = max(0, CALIBRATING - n_ranked)
+    return [left[i] for i in sorted(order[:cut])], [left[i] for i in order[cut:]]
 
 
 def _rows(pruning: Pruning, model: Model) -> dict[str, list[tuple[str, str]]]:
@@ -187,7 +201,7 @@ def _rows(pruning: Pruning, model: Model) -> dict[str, list[tuple[str, str]]]:
 
 
 def _mixture(model: Model, text: Sequence[Sample], rows: Sequence[tuple[str, str]], pruning: Pruning) -> list[Sample]:
-    """What is calibrated on: text, windows that repeat themselves, and rows of the user's task."""
+    """The calibration samples: text, windows that repeat themselves, and rows of the user's task."""
     found = list(text)
     if model.task != "causal-lm":
         return found
@@ -213,12 +227,14 @@ def _abilities(
 
 
 def _sentences(evidence: Evidence, pruning: Pruning, tokens: int) -> Prepared:
-    """For an encoder: pairs of sentences to choose and judge on, and the other sentences to fit on."""
+    """For an encoder: sentence pairs for selection and judging, and the other sentences to fit on."""
     model, ranked = evidence.network, evidence.samples
     if pruning.task is not None:
-        raise InputError(f"a task of prompts and completions is for a model that predicts text, {model.source} is none")
+        raise InputError(
+            f"a task of prompts and completions is for a model that predicts text, and {model.source} does not"
+        )
     decode = partial(model.tokenizer.decode, skip_special_tokens=True)
-    more = [] if pruning.calibrate is None else _more(pruning, model, tokens, set()) or []
+    more = [] if pruning.calibrate is None else _more(pruning, model, tokens, set())[0] or []
     evidence.texts = [str(decode(sample.stored["input_ids"].tolist())) for sample in ranked]
     texts = [*evidence.texts, *(str(decode(sample.stored["input_ids"].tolist())) for sample in more)]
     whole = "\n".join([sample_text("judge")] if pruning.inputs is None else read_texts(pruning.inputs))

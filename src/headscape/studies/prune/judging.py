@@ -1,4 +1,4 @@
-"""Judging: what removing heads costs on the inputs that nothing was chosen by; criteria beside their controls."""
+"""Judging: what removing heads costs on held-out inputs; criteria beside their controls."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ class Curve:
 
     @property
     def by_draw(self) -> Interval:
-        """The same with where another random draw would lie."""
+        """The same as a prediction interval for another random draw."""
         return another(self.costs.mean(axis=(1, 2)))
 
     def minus(self, other: Curve, i: int | None = None) -> Interval:

@@ -1,4 +1,4 @@
-"""One pruning of a model as plain facts, from which the study, its worker processes and the export make what they need."""
+"""One pruning of a model as plain data; the study, its workers and the export all build what they need from it."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 __all__ = ["Pruning"]
 
 IN_MEMORY = "in memory"
-"""Stands in a recipe for texts or images that were not given by a path."""
+"""In a recipe: texts or images that were not given by a path."""
 GIVEN = ("inputs", "calibrate", "task")
 RECIPE = (
     *("block", "source", "fingerprint", "dtype", *GIVEN, "windows", "seed", "task_by", "repeats", "unit"),
@@ -33,8 +33,8 @@ class Pruning:
 
     `source`, `fingerprint`, `dtype` and `device` say which model, and where to load it; `inputs`, `calibrate`, `task`,
     `repeats`, `windows` and `seed` which data beside those of the run, `unit` which heads are removed together.
-    `data` are content hashes, and `study` a digest of all settings, once
-    they are known. `heads` are none until some are chosen.
+    `data` are content hashes, and `study` a digest of all settings, once they are known. `heads` is empty until some
+    are chosen.
     """
 
     run: Path | None

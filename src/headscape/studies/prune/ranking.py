@@ -63,7 +63,7 @@ class Ranking:
 
 
 def rank(evaluations: Evaluations, criteria: Sequence[str], own: Mapping[str, FloatArray]) -> Ranking:
-    """Score the heads by each criterion, and add scores of one's `own`; what cannot be measured is left out."""
+    """Score the heads by each criterion, and add the user's `own` scores; what cannot be measured is left out."""
     parts = list(dict.fromkeys(part for name in criteria for part in name.split("+")))
     found: dict[str, FloatArray] = {}
     skipped: dict[str, str] = {}
@@ -105,7 +105,7 @@ def _score(evaluations: Evaluations, name: str) -> FloatArray:
 
 
 def _leave_one_out(evaluations: Evaluations) -> FloatArray:
-    """Rise of the loss without each head alone, on a few of the ranking samples."""
+    """Rise of the loss when each head alone is removed, on a few of the ranking samples."""
     evaluations.make("removing one head at a time", "rank", [([head], "none") for head in evaluations.heads])
 
     def loss(heads: Sequence[HeadId]) -> FloatArray:

@@ -1,4 +1,4 @@
-"""What the prune study found: its tables, and the export of the very model that was judged."""
+"""What the prune study found: its tables, and the export of exactly the model that was judged."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ CONTROLS = ("random", "l1_all_random", "l1_all_natural", "leave_one_out")
 
 
 def percent(interval: Interval, what: str = "") -> str:
-    """An interval in percent, of something, with its n.
+    """An interval in percent, what it is of, and its n.
 
     >>> percent(Interval(0.01234, -0.001, 0.03, 8), "drop of accuracy"), percent(Interval(0.01, n=1))
     ('+1.23% [-0.10, +3.00] (drop of accuracy, n = 8)', '+1.00% (n = 1)')
@@ -53,8 +53,8 @@ class PruneResult(Result):
     """Which heads can be removed.
 
     `heads` has one row per head: its place in the chosen ranking, whether the proposal removes it, and its score by
-    every criterion. `choice` compares criteria and compensations on the inputs to choose on; `abilities` says which of
-    them the intact model has there; `curves` are on the judging inputs, which nothing was chosen by. `budget` is that of
+    every criterion. `choice` compares criteria and compensations on the selection inputs; `abilities` says which of
+    them the intact model has there; `curves` are on held-out inputs. `budget` is that of
     every ability that binds, `classes` the accuracy of a classifier by class. `leave_one_out` is
     (n_head, n_sample) on ranking inputs. `fitted` is the compensation of the proposal by attention module; `recipe`
     says in small JSON how to make the same model again.
@@ -95,7 +95,7 @@ class PruneResult(Result):
         """Write the model that was judged: without the proposed heads, with the compensation fitted for them.
 
         An export that was interrupted leaves nothing half-written; one that is finished is accepted. `model` is loaded
-        unless given; a model made by hand must be given after the result was read from disk. The other parameters are
+        unless given; a model built in Python must be given once the result was read from disk. The other parameters are
         those of `hs.export_pruned`.
         """
         from headscape.pruning.export import export_pruned

@@ -121,7 +121,7 @@ def prune(
 ) -> PruneResult:
     """Find heads to remove within a budget of every ability, and judge them on held-out inputs.
 
-    Three sets of inputs are kept apart: criteria and compensation see those of the run and those to calibrate on; the
+    Three sets of inputs are kept apart: criteria and compensation see those of the run and the calibration inputs; the
     search within the budget sees a third of the other `inputs`; every reported cost is measured on the rest.
 
     Parameters
@@ -135,24 +135,24 @@ def prune(
         More text or images like those of the run, for novelty and compensation: 112 windows with those of the run. By
         default a quarter of `inputs` that is not judged on; "sample" is the prose that ships with headscape.
     repeats
-        Share of what is calibrated on that repeats its first half (random tokens, text): it keeps copying.
+        Share of the calibration windows that repeat their first half (random tokens, text): they preserve copying.
     task, task_by
-        Prompts and completions of your own, as a file of JSON lines or a list of pairs; part is calibrated on, and its
-        cost judged by "loss" or "accuracy".
+        Prompts and completions of your own, as a file of JSON lines or a list of pairs; a part is used for calibration,
+        and the cost is measured by "loss" or "accuracy".
     criterion, compensation, criteria
-        Names, a function of your own, or "auto": the pair that does best on the part of `inputs` to choose on; and the
+        Names, a function of your own, or "auto": the pair that does best on the selection part of `inputs`; and the
         criteria that are compared (only `novelty` with linear compensation, unless it is a `study`).
     budget, n_heads, evaluations
         Largest cost of the proposal (0.01 is 1 %), for every ability alike or by name: {"text": 0.01, "copy": 0.02}. Of
-        text: rise of the loss over the intact loss; of copying, retrieval and a task: share of the advantage over chance
-        that is lost; or drop of accuracy, or one minus the rank correlation of similarities. Abilities count by the mean
-        less its standard error while searching: few items show them. None makes no proposal. Or how many heads to
-        remove. And how many sets of heads the search may try.
+        text: rise of the loss over the intact loss; of copying, retrieval and a task: share of the advantage over
+        chance that is lost; or drop of accuracy, or one minus the rank correlation of similarities. While searching,
+        abilities count by the mean less its standard error: few items test them. None makes no proposal. Or how many
+        heads to remove. And how many sets of heads the search may try.
     unit
         What is removed at a time: "head", "group" (a key/value head with its queries: the cache shrinks), "layer", or
         "auto": groups where the model is to be written (`out`) and layers have several of them, else heads.
     heal
-        Steps of distillation of the output projections, after the heads are chosen; judged apart, and what is exported.
+        Steps of distillation of the output projections, after the heads are chosen; judged separately, and exported.
     study
         Also compare all criteria and compensations along curves, with the papers' controls and leave-one-out: hours.
     fractions, windows
@@ -167,10 +167,10 @@ def prune(
         How the run's model is loaded (device, number type, online).
     how
         jobs (evaluations at a time, each with a model of its own), threads, engine, resume, progress, say: see
-        `headscape.studies.work.how.How`. Scores of criteria and the search run one after the other in any case. With
-        the same number of threads none of it changes a byte.
+        `headscape.studies.work.how.How`. Scores of criteria and the search always run one after the other. With the
+        same number of threads none of this changes a byte.
 
-    Raises a `HeadscapeError` when all is tried, if evaluations failed; those made are kept.
+    Raises a `HeadscapeError` in the end if evaluations failed; finished ones are kept.
 
     >>> result = hs.prune(run, model, [hs.sample_text("judge")[:2000]], n_heads=2, windows=4)
     >>> result.headline()
@@ -190,7 +190,8 @@ def prune(
     own = _model(captured, model, loader or Loader(say=work.say), block)
     request = replace(request, unit=_unit(request, own, out))
     data = {"windows": windows, "seed": random_state, "repeats": repeats, "task_by": task_by, "unit": request.unit}
-    pruning = Pruning.of(captured, own, captured.block(block), inputs=inputs, calibrate=calibrate, task=task, **data)
+    given_data = {"inputs": inputs, "calibrate": calibrate, "task": task, "heal": heal}
+    pruning = Pruning.of(captured, own, captured.block(block), **given_data, **data)
     with torch_threads(work.asked_threads or free_threads()):
         live = pruning.prepare(own, captured)
         organized = add_organized(live.evidence, captured, controls=study)
@@ -216,7 +217,7 @@ def prune(
 def _folder(
     run: Run | None, judge: bool, settings: Mapping[str, Any], contents: Mapping[str, Any], work: Work
 ) -> Iterator[Folder]:
-    """Where evaluations are kept: in the run, also where no result is."""
+    """Where evaluations are kept: in the run, even if no result is."""
     with (
         work.started(None if run is None else run.path),
         study_folder(run if judge else None, PruneResult.study, settings, contents, work) as folder,
@@ -225,7 +226,7 @@ def _folder(
 
 
 def _contents(captured: Capture, pruning: Pruning, given: Mapping[str, Any]) -> dict[str, str]:
-    """What a study read: batches, data, the model, and the scores of a criterion of the caller's own."""
+    """What a study read: batches, data, the model, and the scores of the caller's own criterion."""
     weights = {"model": pruning.fingerprint, "dtype": pruning.dtype}
     scores = {f"scores of {name}": digest(score.tolist()) for name, score in given.items()}
     return captured.content() | dict(pruning.data) | weights | scores
@@ -256,7 +257,7 @@ def _unit(request: _Request, model: Model, out: Any) -> str:
 
 
 def _model(captured: Capture, model: Model | bool | None, loader: Loader, block: str | None) -> Model:
-    """The model given, or that of the run; `InputError` where it has not the heads that were captured."""
+    """The model given, or that of the run; `InputError` where it lacks heads that were captured."""
     heads = set(captured.heads(block))
     if isinstance(model, bool) or model is None:
         if captured.run is None:
@@ -264,7 +265,7 @@ def _model(captured: Capture, model: Model | bool | None, loader: Loader, block:
         model = loader.model(captured.run)
     missing = heads - {head for site in model.sites for head in site.heads}
     if missing:
-        raise InputError(f"the run has head {min(missing)}, {model.source} has not: is this its model?")
+        raise InputError(f"the run has head {min(missing)}, but {model.source} does not: is this its model?")
     return model
 
 
@@ -303,7 +304,7 @@ class _Request:
         if self.evaluations < 1:
             raise InputError(f"the search needs at least 1 evaluation, not {self.evaluations}")
         if self.criterion == "auto" and set(self.criteria) <= set(CONTROLS):
-            raise InputError(f"there is no criterion to choose; {', '.join(CONTROLS)} are controls")
+            raise InputError(f"there is no criterion to choose from; {', '.join(CONTROLS)} are controls")
         if self.unit not in ("auto", *HEAD_UNITS):
             raise InputError(f"the unit is one of auto, {', '.join(HEAD_UNITS)}, not {self.unit!r}")
         if self.task_by not in ("loss", "accuracy"):
@@ -317,7 +318,7 @@ class _Request:
         n, source = len(evidence.heads), evidence.network.source
         if self.n_heads is not None and not 0 < self.n_heads < n:
             raise InputError(
-                f"{self.n_heads} heads are to be removed and {source} has {n}; at least one must go and one must stay"
+                f"{self.n_heads} heads are to be removed and {source} has {n}; at least one must be removed and one must stay"
             )
         for part in self.name.split("+"):
             if part in CRITERIA and CRITERIA[part].organized:
@@ -330,7 +331,7 @@ class _Request:
 
 
 def _run(evaluations: Evaluations, request: _Request, given: Mapping[str, FloatArray]) -> PruneResult:
-    """Rank, choose, search and judge; `given` are the scores of a function of the user's own."""
+    """Rank, choose, search and judge; `given` are the scores of the user's own function."""
     live, auto = evaluations.live, request.compensation == "auto"
     compensations = list(COMPENSATIONS) if auto and request.study else ["linear" if auto else request.compensation]
     named = [request.criterion] if isinstance(request.criterion, str) and request.criterion != "auto" else []

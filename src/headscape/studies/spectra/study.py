@@ -60,7 +60,7 @@ def spectra(
     Parameters
     ----------
     model
-        Any model whose matrices are understood; only one short input is run.
+        Any model whose weight layout is known; only one short input is run.
     run
         A run, or its directory, made if it does not exist; each layer is stored when done, and a killed study resumes.
     control

@@ -30,7 +30,7 @@ def run_baselines(path: Path, data: Data | Path, network: NetworkConfig, test_ba
 
 
 def ngram_losses(data: TextData, network: NetworkConfig, test_batches: int) -> dict[str, float]:
-    """Mean loss of interpolated n-grams with Witten-Bell smoothing, on the very windows that networks are tested on.
+    """Mean loss of interpolated n-grams with Witten-Bell smoothing, on exactly the windows that networks are tested on.
 
         p_n(w | context) = (count(context w) + kinds(context) p_n-1(w | shorter context)) / (count(context) + kinds(context))
 

@@ -1,4 +1,4 @@
-"""What networks are trained on: bytes or tokens of a text, or labelled images, in three parts that share nothing."""
+"""What networks are trained on: bytes or tokens of a text, or labelled images, in three disjoint parts."""
 
 from __future__ import annotations
 

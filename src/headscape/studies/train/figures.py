@@ -146,9 +146,9 @@ def _rates(r: TrainResult) -> FigureSpec:
         read=f"Validation loss at each rate tried. By {short} (dotted) {finals}; each arm takes the lowest mean (solid)."
         if several
         else first_only,
-        caveat="Arms whose curves are flat could as well have taken the neighbour."
+        caveat="Arms with flat curves could equally well have taken a neighbouring rate."
         if several
-        else "One seed chooses: arms whose curves are flat could as well have taken the neighbour.",
+        else "One seed chooses: arms with flat curves could equally well have taken a neighbouring rate.",
     )
 
 

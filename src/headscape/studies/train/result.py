@@ -56,7 +56,7 @@ class TrainResult(StudyResult):
         settings: Mapping[str, Any],
         data: Mapping[str, Any],
     ) -> Self:
-        """Put the logs of the runs together; `baselines` in nats per token, or as a share of images."""
+        """Combine the logs of the runs; `baselines` in nats per token, or as a share of images."""
         images = settings["network"]["kind"] == "vit"
         scale = 100.0 if images else 1 / math.log(2) / float(data.get("bytes_a_token", 1.0))
         runs = pd.json_normalize([dict(log) for log in logs], sep="_").rename(

@@ -96,8 +96,8 @@ def train(
     arms
         Of `headscape.hopfield.networks.ARMS`.
     finalists
-        How many rates of an arm are run with all seeds. One is cheap; with two, a rate that did well once by luck does
-        not win.
+        How many rates of an arm are run with all seeds. One is cheap; with two, a rate that was
+        lucky once does not win.
     search_steps
         Steps of the runs that choose learning rates; by default as many as of the others.
     sizes
