@@ -51,6 +51,7 @@ SAMPLED = 2
 SAMPLED_LAYERS = 6
 """Layers of which it takes them, at equal steps of depth: every head that is replaced costs passes through the model."""
 UNSAID = {
+    "compare.bottom": "it takes two runs of this network, on other kinds of input; name the second with --beside",
     "prune.abilities": "no heads were removed, or the model has none of these abilities",
     "prune": "comparing criteria takes hours: run `headscape prune RUN --study`, then this again",
     "gaussian.temperature": "a quick look does not change the temperature of every head; leave out --quick",
