@@ -16,6 +16,7 @@ from headscape.captures import Capture
 from headscape.checks import seed as check_seed
 from headscape.errors import HeadscapeError, InputError
 from headscape.fingerprints import digest
+from headscape.intervals import Interval
 from headscape.papers import Claim
 from headscape.papers import claims as all_claims
 from headscape.results import Finding, Result
@@ -289,6 +290,7 @@ def _row(claim: Claim, apart: str | None, findings: Sequence[Finding], failed: s
     finding = next(one for one in judged if one.judgement is decisive)
     number = decisive.statistic
     if number is not None:
-        row |= {"value": number.value, "low": number.low, "high": number.high, "n": number.n}
+        shown = number if number.readable else Interval(number.value, n=number.n)
+        row |= {"value": shown.value, "low": shown.low, "high": shown.high, "n": shown.n}
     said = {"verdict": decisive.verdict, "why": decisive.why, "finding": finding.text, "figure": finding.figure or ""}
     return row | said
