@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from headscape.intervals import another, jackknife, mean_interval, median_interval
+from headscape.intervals import another, exactly, jackknife, mean_interval, median_interval
 from headscape.studies.prune.result import percent
 from headscape.studies.work.series import bars, line
 from headscape.verdicts import judge
@@ -53,8 +53,8 @@ def test_ends_that_say_nothing_are_not_shown_and_still_decide():
     assert not far.readable and str(far) == "0.7 (n = 2, too few to say)"
     assert str(judge(far, above=0.5).why) == "0.7 (n = 2, too few to say) and 0.5 overlap"
     assert str(far.scaled(100)) == "70 (n = 2, too few to say)" and percent(far) == "+70.00% (n = 2)"
-    drawn = bars({"two": far, "three": mean_interval([1.0, 1.1, 1.2])})
-    assert np.isnan(drawn["high"]).tolist() == [True, False] and "high" not in line("two", [0], [far])
+    drawn = bars({"two": far, "three": mean_interval([1.0, 1.1, 1.2]), "a formula": exactly(1.0)})
+    assert np.isnan(drawn["high"]).tolist() == [True, False, True] and "high" not in line("two", [0], [far])
     assert mean_interval([0.2, 0.3]).readable and mean_interval([-1e-9, 1.0, -0.9]).readable
 
 

@@ -81,6 +81,15 @@ class Interval:
         low, high = sorted((factor * self.low, factor * self.high)) if self.known else (NAN, NAN)
         return Interval(factor * self.value, low, high, self.n, self.why)
 
+    def within(self, low: float, high: float) -> Interval:
+        """The part of it that can be, of a quantity with bounds.
+
+        >>> str(Interval(0.9, 0.7, 1.1, 8).within(0, 1))
+        '0.9 [0.7, 1] (n = 8)'
+        """
+        ends = (max(self.low, low), min(self.high, high)) if self.known else (NAN, NAN)
+        return Interval(self.value, *ends, self.n, "" if self.known else self.why)
+
     def columns(self, name: str) -> dict[str, float]:
         """As columns of a table: NAME, NAME_low, NAME_high, NAME_n."""
         return {name: self.value, f"{name}_low": self.low, f"{name}_high": self.high, f"{name}_n": self.n}

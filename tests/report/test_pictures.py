@@ -74,3 +74,13 @@ def test_compared_maps_share_one_scale_and_signed_ones_have_0_in_the_middle():
     assert pixels(drawn[0]["png"])[0, 0] == pixels(drawn[1]["png"])[0, 1] == 128
     assert drawn[2]["signed"] and not drawn[0]["signed"] and drawn[2]["range"] == [-0.75, 0.75]
     assert pixels(drawn[2]["png"])[0, 1] == 128
+
+
+def test_a_gap_between_parts_of_a_map_has_no_name_and_an_empty_token_has():
+    values = np.ones((4, 4))
+    values[1], values[:, 1] = np.nan, np.nan
+    panel = {"name": "a", "values": values} | {key: ["a", "", "b", ""] for key in ("query_tokens", "key_tokens")}
+    (drawn,) = picture_of(FigureSpec(id="m", title="M", kind="maps", data={"panels": [panel]}, read="Look."), None)[
+        "panels"
+    ]
+    assert drawn["query_tokens"] == drawn["key_tokens"] == ["a", "", "b", "(empty)"]

@@ -139,7 +139,9 @@ def _panel(panel: Mapping[str, Any]) -> dict[str, Any]:
     found = {"name": visible(str(panel.get("name", ""))), "png": png, "range": pack([low, high]), "root": not signed}
     found["signed"] = signed
     found["shape"] = list(values.shape)
-    for axis, cells, n in (("query", query, values.shape[0]), ("key", key, values.shape[1])):
-        found[f"{axis}_tokens"] = [visible(str(token)) for token in panel.get(f"{axis}_tokens") or range(n)]
+    for axis, cells, along in (("query", query, 1), ("key", key, 0)):
+        some = present.any(axis=along)  # a row of gaps between parts has no name
+        tokens = panel.get(f"{axis}_tokens") or range(len(some))
+        found[f"{axis}_tokens"] = [visible(str(t)) if t != "" or some[i] else "" for i, t in enumerate(tokens)]
         found[axis] = {"bounds": pack(cells.bounds)}
     return found

@@ -3,6 +3,7 @@
 import json
 from types import SimpleNamespace
 
+import numpy as np
 import pandas as pd
 import pytest
 
@@ -118,6 +119,11 @@ def test_of_several_findings_the_one_that_decides_is_shown():
     row = _row(claim("organize.stability"), None, [*found, Finding("unsure", None, cannot_tell("few"))], "")
     assert (row["verdict"], row["value"], row["finding"], row["figure"]) == ("does not hold", -2.0, "-2.0", "energy")
     assert _row(claim("organize.stability"), None, found[:1], "")["verdict"] == "holds"
+    far = judge(hs.mean_interval([0.2, 1.2]), above=0.0)  # ends at a million
+    row = _row(claim("organize.stability"), None, [Finding("few", None, far)], "")
+    assert (row["value"], row["n"], row["verdict"]) == (0.7, 2, "cannot tell") and np.isnan(
+        [row["low"], row["high"]]
+    ).all()
 
 
 def test_studies_share_one_run_and_a_second_call_reuses_all_of_it(whole):

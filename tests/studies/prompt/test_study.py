@@ -122,6 +122,16 @@ def test_every_figure_can_be_drawn(done):
     assert {f.figure for f in section.findings if f.figure} <= set(ids) and len(set(ids)) == len(ids)
 
 
+def test_intervals_of_shares_are_drawn_between_0_and_1(done):
+    """Of two prompts an interval reaches far above 1, where no share lies."""
+    _, _, result = done
+    drawn = {spec.id: spec.data["series"] for spec in result.figures() if spec.kind == "lines"}
+    for name in ("masses", "shots", "self-mass", "entropy", "sweep-measures"):
+        ends = [line[end] for line in drawn.get(name, []) for end in ("low", "high") if end in line]
+        assert all(((end >= 0) & (end <= 1)).all() for end in ends)
+        assert ends or name == "sweep-measures"
+
+
 def test_maps_have_a_gap_between_shots(done):
     _, _, result = done
     panel = next(spec for spec in result.figures() if spec.id == "word-maps").data["panels"][0]

@@ -115,3 +115,12 @@ def test_the_budget_is_judged_on_held_out_inputs(result):
     none = findings(replace(result, curves=[], budget={"text": 0.02}))[0]
     assert none.text.startswith("We cannot tell whether heads can be removed within the budget of text 2.00%: ")
     assert (none.claim, none.verdict) == ("prune.budget", "cannot tell") and "found no heads" in none.judgement.why
+
+
+def test_an_ability_that_few_items_show_is_not_called_absent(result):
+    """The intact model is better than chance at copying, by less than the interval over a few windows."""
+    row = result.abilities.set_index("ability").loc["copy.text"]
+    assert row["intact"] < row["chance"] and not row["binds"]
+    said = next(f.text for f in findings(result) if "copying of text" in f.text)
+    assert said.startswith("The intact model is not shown to beat chance in copying of text, so no budget applies")
+    assert result.costs.set_index("ability").loc["copy.text", "budget"] == "none: not shown to beat chance"

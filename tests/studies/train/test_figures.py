@@ -35,6 +35,19 @@ def test_figures_are_complete(result):
         assert (np.asarray(line["low"]) <= line["y"]).all() and (line["y"] <= np.asarray(line["high"])).all()
 
 
+def test_intervals_end_where_a_measure_does(result):
+    """Three seeds that differ much: Student's interval of a cosine reaches above 1, of a rank below 1."""
+    seed = result.layers["seed"]
+    layers = result.layers.assign(similarity=0.3 + 0.3 * seed, residual=0.1 + 0.3 * seed, rank=1.0 + 2.0 * seed)
+    figures = {
+        spec.id: spec.data["series"] for spec in replace(result, layers=layers).figures() if spec.kind == "lines"
+    }
+    for name, low, high in (("similarity", -1, 1), ("residual", 0, 1), ("rank", 1, np.inf), ("course", 1, np.inf)):
+        ends = np.concatenate([line[end] for line in figures[name] for end in ("low", "high")])
+        assert low <= ends.min() and ends.max() <= high
+    assert figures["similarity"][0]["high"].max() == 1 and figures["rank"][0]["low"].min() == 1
+
+
 @pytest.mark.parametrize(("arms", "compared"), [(["standard"], False), (["hidden", "skip"], False), (ARMS[:2], True)])
 def test_changes_need_standard_attention_and_another(made_up, arms, compared):
     result = made_up({arm: [2.5, 2.53, 2.47] for arm in arms})

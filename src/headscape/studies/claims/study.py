@@ -16,6 +16,7 @@ from headscape.captures import Capture
 from headscape.checks import seed as check_seed
 from headscape.errors import HeadscapeError, InputError
 from headscape.fingerprints import digest
+from headscape.intervals import Interval
 from headscape.papers import Claim
 from headscape.papers import claims as all_claims
 from headscape.results import Finding, Result
@@ -51,6 +52,7 @@ SAMPLED = 2
 SAMPLED_LAYERS = 6
 """Layers of which it takes them, at equal steps of depth: every head that is replaced costs passes through the model."""
 UNSAID = {
+    "compare.bottom": "it takes two runs of this network, on other kinds of input; name the second with --beside",
     "prune.abilities": "no heads were removed, or the model has none of these abilities",
     "prune": "comparing criteria takes hours: run `headscape prune RUN --study`, then this again",
     "gaussian.temperature": "a quick look does not change the temperature of every head; leave out --quick",
@@ -294,6 +296,7 @@ def _row(claim: Claim, apart: str | None, findings: Sequence[Finding], failed: s
     finding = next(one for one in judged if one.judgement is decisive)
     number = decisive.statistic
     if number is not None:
-        row |= {"value": number.value, "low": number.low, "high": number.high, "n": number.n}
+        shown = number if number.readable else Interval(number.value, n=number.n)
+        row |= {"value": shown.value, "low": shown.low, "high": shown.high, "n": shown.n}
     said = {"verdict": decisive.verdict, "why": decisive.why, "finding": finding.text, "figure": finding.figure or ""}
     return row | said

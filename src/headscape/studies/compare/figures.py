@@ -158,6 +158,16 @@ def _depth(r: CompareResult) -> FigureSpec:
 
 def _runs(r: CompareResult) -> FigureSpec:
     columns = ["run", "network", "block", "mask", "inputs", "n_query", "n_layers", "n_heads", "n_batches"]
-    names = ["run", "network", "block", "mask", "inputs", "tokens", "layers", "heads", "batches"]
+    names = [
+        "run",
+        "network",
+        "block",
+        "mask",
+        "inputs",
+        "clusters" if r.clusters else "tokens",
+        "layers",
+        "heads",
+        "batches",
+    ]
     shown = r.runs[columns].set_axis(names, axis=1)
     return captions.table("runs", shown)

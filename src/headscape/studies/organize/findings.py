@@ -65,7 +65,7 @@ def _scores(r: OrganizeResult) -> list[Finding]:
     text = f"""
         What a query looks for: in the median head, distance alone explains {medians["distance"]} of the variance of a row's
         scores (most in {most["distance"]}), the key alone, whatever the query, {medians["key"]} ({most["key"]}), and the pair of
-        tokens the remaining {medians["pair"]} ({most["pair"]}).
+        tokens, what these leave, {medians["pair"]} ({most["pair"]}); medians need not add up.
     """
     found = [Finding(text, "head-grid")]
     if "sink_features" in r.heads and "role" in r.heads:

@@ -122,13 +122,15 @@ def _sweep(r: PromptResult, s: Sweep) -> list[FigureSpec]:
     within, cross = s.measure("within"), s.measure("cross")
     shares = {"same shot": within / np.maximum(within + cross, 1e-300)}
     shares |= {label: s.measure(name) for name, label in names.items()}
-    by_shots = [line(label, s.shots, [mean_interval(row) for row in rows]) for label, rows in shares.items()]
+    by_shots = [
+        line(label, s.shots, [mean_interval(row).within(0, 1) for row in rows]) for label, rows in shares.items()
+    ]
     high = max(float(one.max()) for row in s.maps for one in row)
 
     def panel(name: str, k: int, i: int) -> dict[str, Any]:
         return _panel(name, s.maps[k][i], s.words[k][i], s.word_shots[k][i]) | {"high": high}
 
-    few = [panel(f"{shots} examples", k, 0) for k, shots in enumerate(s.shots)]
+    few = [panel(f"{shots} example{'s' * (shots != 1)}", k, 0) for k, shots in enumerate(s.shots)]
     some = min(range(len(s.shots)), key=lambda k: abs(s.shots[k] - r.settings["shots"]))
     words = [panel(word, some, i) for i, word in enumerate(r.targets[:SHOWN])]
     return [
@@ -143,9 +145,9 @@ def _sweep(r: PromptResult, s: Sweep) -> list[FigureSpec]:
 # --- measures by layer -----------------------------------------------------------------------------------------------
 
 
-def _line(name: str, values: Array, dash: str | None = None) -> dict[str, Any]:
-    """Mean over prompts by layer, of values (n_prompt, n_layer), with its interval."""
-    return line(name, np.arange(values.shape[1]), [mean_interval(column) for column in values.T], dash)
+def _line(name: str, values: Array, dash: str | None = None, least: float = 0.0) -> dict[str, Any]:
+    """Mean over prompts by layer, of values (n_prompt, n_layer) from `least` to 1, with its interval."""
+    return line(name, np.arange(values.shape[1]), [mean_interval(column).within(least, 1) for column in values.T], dash)
 
 
 def _lines(entry: str, series: Sequence[dict[str, Any]], **given: Any) -> FigureSpec:
@@ -194,9 +196,10 @@ def _entropy(r: PromptResult) -> FigureSpec:
 
 
 def _cosines(r: PromptResult) -> FigureSpec:
-    series = [_line("trained", r.tested("partial")), _line("without the first token", r.tested("partial_inner"))]
+    found = {"trained": r.tested("partial"), "without the first token": r.tested("partial_inner")}
     if len(r.cosine) > 1:
-        series.append(_line("random weights", r.tested("partial", "random weights")))
+        found["random weights"] = r.tested("partial", "random weights")
+    series = [_line(name, values, least=-1) for name, values in found.items()]
     return _lines("cosines", [*series, _level(r, "no relation", 0.0)])
 
 

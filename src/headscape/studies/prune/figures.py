@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import numpy.typing as npt
 import pandas as pd
 
 from headscape.results import Captions, FigureSpec
@@ -119,6 +120,11 @@ def _correlations(r: PruneResult) -> FigureSpec:
     return captions.figure("correlations", bars(order), value=next(iter(order)))
 
 
+def _span(layers: npt.NDArray[np.int64]) -> str:
+    low, high = layers.min(), layers.max()
+    return f"layer {low}" if low == high else f"layers {low} to {high}"
+
+
 def _clusters(r: PruneResult) -> FigureSpec:
     """Of the level of the head tree with some ten clusters: how many heads are removed."""
     assert r.tree is not None
@@ -127,7 +133,7 @@ def _clusters(r: PruneResult) -> FigureSpec:
     labels = r.tree.level(level)
     removed, layers = r.heads["removed"].to_numpy() == "yes", r.heads["layer"].to_numpy()
     inside = [labels == label for label in dict.fromkeys(labels[r.tree.order].tolist())]
-    names = [f"{int(own.sum())} heads, layers {layers[own].min()} to {layers[own].max()}" for own in inside]
+    names = [f"{int(own.sum())} heads, {_span(layers[own])}" for own in inside]
     if len(set(names)) < len(names):
         names = [f"{i + 1}: {name}" for i, name in enumerate(names)]
     return captions.figure(

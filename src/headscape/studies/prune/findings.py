@@ -67,7 +67,8 @@ def _kept(r: PruneResult) -> list[Finding]:
             f"loss {r.intact[ability].mean:.3g} intact, {own.losses.mean():.3g} now, {facts['chance']:.3g} at chance"
         )
         if not facts["binds"]:
-            found.append(Finding(f"The intact model does not have {_ABILITIES[ability]} ({levels}).", "abilities"))
+            text = f"The intact model is not shown to beat chance in {_ABILITIES[ability]}, so no budget applies ({levels})."
+            found.append(Finding(text, "abilities"))
             continue
         price = percent(own.cost(0), "share of the advantage over chance that is lost")
         if ability not in r.budget:

@@ -179,7 +179,7 @@ class PruneResult(Result):
                 continue
             facts = self.abilities[self.abilities["ability"] == ability].iloc[0]
             bound = self.budget.get(ability)
-            limit = f"{bound:.2%}" if bound is not None else "-" if facts["binds"] else "not binding: at chance"
+            limit = f"{bound:.2%}" if bound is not None else "-" if facts["binds"] else "none: not shown to beat chance"
             row = {"ability": ability, "intact": self.intact[ability].mean, "chance": facts["chance"]}
             price = _percent(own.cost(0)) if facts["binds"] else "-"
             row |= {"now": float(own.losses.mean()), "cost": price, "budget": limit}

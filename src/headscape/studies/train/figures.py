@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -151,11 +152,15 @@ def _rates(r: TrainResult) -> FigureSpec:
     )
 
 
+BOUNDS = {"similarity": (-1.0, 1.0), "residual": (0.0, 1.0), "rank": (1.0, math.inf)}
+"""Between which values a measure by layer lies, so that its intervals end there."""
+
+
 def _by_layer(r: TrainResult, name: str) -> FigureSpec:
     series = []
     for arm in r.arms:
         by_layer = r.last[r.last["arm"] == arm].groupby("layer")[name]
-        spans = {layer: student_interval(values) for layer, values in by_layer}
+        spans = {layer: student_interval(values).within(*BOUNDS[name]) for layer, values in by_layer}
         series.append(line(base_arm(arm).title, np.array(list(spans)), list(spans.values())))
     return _lines(name, series, pairs=r.pairs)
 
@@ -165,7 +170,7 @@ def _course(r: TrainResult) -> FigureSpec:
     series = []
     for arm in r.arms:
         rows = r.layers[(r.layers["arm"] == arm) & (r.layers["layer"] == r.layers["layer"].max())]
-        spans = {step: student_interval(values) for step, values in rows.groupby("step")["rank"]}
+        spans = {step: student_interval(x).within(*BOUNDS["rank"]) for step, x in rows.groupby("step")["rank"]}
         series.append(line(base_arm(arm).title, np.array(list(spans)), list(spans.values())))
     return _lines("course", series)
 
@@ -173,7 +178,7 @@ def _course(r: TrainResult) -> FigureSpec:
 def _entropy(r: TrainResult) -> FigureSpec:
     series = []
     for arm in r.arms:
-        spans = [student_interval(column) for _, column in r.entropies(arm).items()]
+        spans = [student_interval(column).within(0, 1) for _, column in r.entropies(arm).items()]
         series.append(line(base_arm(arm).title, np.arange(len(spans)) + 1, spans))
     return _lines("entropy", series)
 

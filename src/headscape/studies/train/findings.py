@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from headscape.hopfield.networks import LEARNED_START, base_arm
@@ -140,9 +139,7 @@ def _tokens(r: TrainResult, arm: str) -> Finding:
 
 def _share(values: pd.Series[float]) -> Interval:
     """The mean of shares, with what of its interval a share can be."""
-    span = student_interval(values)
-    low, high = (min(max(end, 0.0), 1.0) if span.known else end for end in (span.low, span.high))
-    return replace(span, low=low, high=high)
+    return student_interval(values).within(0, 1)
 
 
 def _entropy(r: TrainResult, arm: str) -> Finding:

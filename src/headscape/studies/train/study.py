@@ -295,7 +295,7 @@ def _compared(
     searched = len(rates) > kept
     n_runs = len(attention) * kept * len(seeds) + searched * len(free) * len(rates)
     steps = _Evaluations(work, n_runs + 1, plan.evaluations)
-    work.say(f"{n_runs} runs of {plan.steps} steps, kept in {folder.units}")
+    work.say(f"{n_runs} run{'s' * (n_runs > 1)} of {plan.steps} steps, kept in {folder.units}")
     file = folder.unit("baselines", asdict(plan.network), plan.test_batches, data.about, ending="json")
     run_units(run_baselines, {"baselines": (file, place, plan.network, plan.test_batches)}, work, steps)
 

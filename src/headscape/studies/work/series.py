@@ -22,8 +22,8 @@ def line(name: str, x: npt.ArrayLike, ends: Sequence[Interval], dash: str | None
 
 
 def bars(named: Mapping[str, Interval]) -> dict[str, Any]:
-    """The data of a figure of kind "bars", with intervals."""
-    ends = list(named.values())
+    """The data of a figure of kind "bars", with intervals; what is known exactly has none."""
+    ends = [end if end.n else Interval(end.value) for end in named.values()]
     return {"names": list(named), "values": [end.value for end in ends], **_ends(ends)}
 
 
