@@ -51,7 +51,7 @@ def reads(line, mention=False):
     if not words:
         return
     program, *arguments = words
-    if program == "headscape" and arguments[:1] != ["--version"]:
+    if program == "headscape" and arguments[:1] not in (["--version"], ["--help"]):
         command = COMMANDS.get_command(None, arguments[0])
         assert command is not None, line
         try:
