@@ -10,6 +10,7 @@ by input. `--check` only says whether the page is up to date.
 from __future__ import annotations
 
 import json
+import re
 import sys
 from pathlib import Path
 from typing import Any
@@ -41,6 +42,7 @@ KINDS = {
     "accuracy": ("drop of accuracy in points", "images"),
 }
 
+USED = ("novelty", "novelty + heal", "slimgpt", "slimllm", "flap", "wanda", "michel", "random")
 FEW = 8  # comparisons that are listed with their numbers
 
 
@@ -67,20 +69,32 @@ def section(found: dict[str, Any], file: Path) -> str:
     fitted = f"calibrated on {facts['ranked'] + facts.get('calibrated_on', 0)} {inputs}"
     fitted += f" and {facts['repeats']} that repeat their first half" if facts.get("repeats") else ""
     lines += [f"{found['heads']} heads, {fitted}, judged on other {what}; {unit} [95 % interval over n {what}].", ""]
-    lines += [
-        f"| heads removed | {' | '.join(f'{share} %' for share in shares)} | n |",
-        "|---" * (len(shares) + 2) + "|",
-    ]
+    lines += header(shares)
     rows = {name: [cost(found, name, share, main_ability) for share in shares] for name in grouped(methods)}
     order = sorted(
         rows, key=lambda name: (rows[name].count(None), np.mean([cell.value for cell in rows[name] if cell]))
     )
     for name in order:
-        n = sorted({cell.n for cell in rows[name] if cell})
-        label = NAMES.get(name, "random, three draws" if name == "random" else name)
-        lines.append(f"| {label} | {' | '.join(map(shown, rows[name]))} | {'-'.join(map(str, n))} |")
+        lines.append(row(label(found, name), rows[name]))
     lines += ["", *behind(found, shares, main_ability), *abilities(found, shares, main_ability)]
     return "\n".join([*lines, ""]) + "\n"
+
+
+def header(shares: list[str]) -> list[str]:
+    """The head of a table with a column for every share."""
+    return [f"| heads removed | {' | '.join(f'{share} %' for share in shares)} | n |", "|---" * (len(shares) + 2) + "|"]
+
+
+def row(name: str, cells: list[Interval | None]) -> str:
+    """A row of such a table; n once where it is the same for all shares."""
+    n = sorted({cell.n for cell in cells if cell})
+    return f"| {name} | {' | '.join(map(shown, cells))} | {'-'.join(map(str, n))} |"
+
+
+def label(found: dict[str, Any], name: str) -> str:
+    """A method as readers know it."""
+    draws = sum(re.fullmatch(r"random \d", one) is not None for one in found["methods"])
+    return NAMES.get(name) or (f"random, {draws} draws".replace("1 draws", "1 draw") if name == "random" else name)
 
 
 def grouped(methods: dict[str, Any]) -> list[str]:
@@ -97,8 +111,10 @@ def values(found: dict[str, Any], name: str, share: str, ability: str) -> dict[s
     return {key: np.mean([one[key] for one in known], axis=0) for key in keys}
 
 
-def cost(found: dict[str, Any], name: str, share: str, ability: str, rival: str | None = None) -> Interval | None:
-    """Mean cost, or mean difference to a rival; None where it was not measured."""
+def cost(
+    found: dict[str, Any], name: str, share: str, ability: str, rival: str | None = None, nats: bool = False
+) -> Interval | None:
+    """Mean cost in percent, or in nats, or mean difference to a rival; None where it was not measured."""
     own = values(found, name, share, ability)
     other = found["intact"][ability] if rival is None else values(found, rival, share, ability)
     keys = [key for key in own if key in other]
@@ -106,9 +122,11 @@ def cost(found: dict[str, Any], name: str, share: str, ability: str, rival: str 
         return None
     if ability == "similarity" and rival is None:
         return mean_interval(np.concatenate([own[key] for key in keys])).scaled(100)
+    difference = mean_interval(np.concatenate([own[key] - np.array(other[key]) for key in keys]))
+    if nats:
+        return difference
     intact = np.mean(np.concatenate([found["intact"][ability][key] for key in keys]))
-    scale = {"similarity": 1.0, "accuracy": -1.0}.get(ability, intact)
-    return mean_interval(np.concatenate([own[key] - np.array(other[key]) for key in keys]) / scale).scaled(100)
+    return difference.scaled(100 / {"similarity": 1.0, "accuracy": -1.0}.get(ability, intact))
 
 
 def shown(cell: Interval | None) -> str:
@@ -142,23 +160,18 @@ def behind(found: dict[str, Any], shares: list[str], ability: str) -> list[str]:
 
 
 def abilities(found: dict[str, Any], shares: list[str], main_ability: str) -> list[str]:
-    """Losses of the other abilities, in nats above the intact model."""
+    """Losses of the other abilities, in nats above the intact model, by methods that others would use."""
     others = [name for name in found["intact"] if name != main_ability]
-    if not others:
-        return []
-    lines = ["Loss of other abilities, in nats above intact:", ""]
-    lines += [
-        f"| ability, method | intact | {' | '.join(f'{share} %' for share in shares)} |",
-        "|---" * (len(shares) + 2) + "|",
-    ]
+    lines = []
     for ability in others:
         intact = np.mean(np.concatenate([np.array(v) for v in found["intact"][ability].values()]))
-        for name in grouped(found["methods"]):
-            cells = [cost(found, name, share, ability) for share in shares]
-            nats = [None if c is None else c.scaled(intact / 100) for c in cells]
-            if any(nats):
-                lines.append(f"| {ability}, {name} | {intact:.3g} | {' | '.join(map(shown, nats))} |")
-    return [*lines, ""]
+        lines += [f"`{ability}`, in nats above intact ({intact:.3g}):", "", *header(shares)]
+        for name in [one for one in USED if one in grouped(found["methods"])]:
+            cells = [cost(found, name, share, ability, nats=True) for share in shares]
+            if any(cells):
+                lines.append(row(label(found, name), cells))
+        lines.append("")
+    return lines
 
 
 if __name__ == "__main__":
