@@ -140,7 +140,7 @@ def _panel(panel: Mapping[str, Any]) -> dict[str, Any]:
     found["signed"] = signed
     found["shape"] = list(values.shape)
     for axis, cells, along in (("query", query, 1), ("key", key, 0)):
-        some = present.any(axis=along)  # a row of gaps between parts has no name
+        some = np.asarray(present.any(axis=along))  # a row of gaps between parts has no name
         tokens = panel.get(f"{axis}_tokens") or range(len(some))
         found[f"{axis}_tokens"] = [visible(str(t)) if t != "" or some[i] else "" for i, t in enumerate(tokens)]
         found[axis] = {"bounds": pack(cells.bounds)}
