@@ -36,6 +36,12 @@ NAMES = {
     "attention_entropy": "`attention_entropy`",
     "random 0 + linear": "random, linear compensation",
 }
+KINDS = {
+    "similarity": ("1 - rank correlation, in percent", "sentence pairs"),
+    "accuracy": ("drop of accuracy in points", "images"),
+}
+
+FEW = 8  # comparisons that are listed with their numbers
 
 
 def main() -> None:
@@ -51,13 +57,14 @@ def main() -> None:
 
 def section(found: dict[str, Any], file: Path) -> str:
     main_ability = next(iter(found["intact"]))
-    unit = "1 - rank correlation, in percent" if main_ability == "similarity" else "rise of the loss in percent"
+    unit, what = KINDS.get(main_ability, ("rise of the loss in percent", "windows"))
     methods = found["methods"]
     shares = sorted({share for rows in methods.values() for share in rows}, key=int)
-    facts, what = found["facts"], "sentence pairs" if main_ability == "similarity" else "windows"
+    facts = found["facts"]
     earlier = ", an earlier calibration" if file.parent.name == "earlier" else ""
     lines = [f"### {found['model']}{earlier}", ""]
-    fitted = f"calibrated on {facts['ranked'] + facts.get('calibrated_on', 0)} windows of text"
+    inputs = "images" if main_ability == "accuracy" else "windows of text"
+    fitted = f"calibrated on {facts['ranked'] + facts.get('calibrated_on', 0)} {inputs}"
     fitted += f" and {facts['repeats']} that repeat their first half" if facts.get("repeats") else ""
     lines += [f"{found['heads']} heads, {fitted}, judged on other {what}; {unit} [95 % interval over n {what}].", ""]
     lines += [
@@ -100,7 +107,7 @@ def cost(found: dict[str, Any], name: str, share: str, ability: str, rival: str 
     if ability == "similarity" and rival is None:
         return mean_interval(np.concatenate([own[key] for key in keys])).scaled(100)
     intact = np.mean(np.concatenate([found["intact"][ability][key] for key in keys]))
-    scale = 1.0 if ability == "similarity" else intact
+    scale = {"similarity": 1.0, "accuracy": -1.0}.get(ability, intact)
     return mean_interval(np.concatenate([own[key] - np.array(other[key]) for key in keys]) / scale).scaled(100)
 
 
@@ -124,7 +131,13 @@ def behind(found: dict[str, Any], shares: list[str], ability: str) -> list[str]:
         return []
     total = len(beaten) + len(open_cases)
     text = f"`novelty` is surely ahead in {len(beaten)} of {total} comparisons (paired by input, 95 %)."
-    worse = [f"{NAMES.get(n, n)} at {s} % ({shown(d)})" for n, s, d in open_cases]
+    if len(open_cases) <= FEW:
+        worse = [f"{NAMES.get(n, n)} at {s} % ({shown(d)})" for n, s, d in open_cases]
+    else:
+        at: dict[str, list[str]] = {}
+        for name, share, _ in open_cases:
+            at.setdefault(name, []).append(share)
+        worse = [f"{NAMES.get(name, name)} at {', '.join(several)} %" for name, several in at.items()]
     return [text + (f" Not surely: {'; '.join(worse)}." if worse else ""), ""]
 
 

@@ -42,7 +42,7 @@ METHODS = [
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("run", type=Path)
-    parser.add_argument("--text", type=Path, required=True)
+    parser.add_argument("--text", type=Path, help="text or images to judge on; by default those of headscape")
     parser.add_argument("--calibrate", type=Path)
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--windows", type=int, default=32)
@@ -93,7 +93,7 @@ def main() -> None:
             write_json(args.out, found)
             text = next(iter(row["losses"].values()))
             print(
-                f"{share} % {method}: {np.mean(list(text.values())):.4f}, {time.process_time() - started:.0f} s",
+                f"{share} % {method}: {np.mean(np.concatenate(list(text.values()))):.4f}, {time.process_time() - started:.0f} s",
                 flush=True,
             )
 
@@ -113,14 +113,18 @@ def removed(method: str, evidence, n: int, known: dict[str, np.ndarray]):
 
 
 def evaluate(known: dict, judge, removal, model, few: tuple[int | None, int | None]) -> None:
-    """Add what is not known yet: by ability, {key of the input: losses}; on the first `few` inputs of text, and of others."""
+    """Add what is not known yet: by ability, {key of the input: losses}; on the first `few` inputs of text, and of others.
+
+    Of a classifier it is not losses, but which images are classified correctly.
+    """
     most = {name: few[name not in MAIN] for name in judge.parts}
     names = {key: name for name, keys in judge.parts.items() for key in keys[: most[name]]}
     with torch.no_grad(), without_heads(model, removal):
         for key, tasks in judge.pieces:
             if key in names and key[:12] not in known.setdefault(names[key], {}):
                 loss = judge.join([judge.run(task) for task in tasks])
-                known[names[key]][key[:12]] = [round(float(v), 6) for v in loss.values]
+                found = loss.correct if names[key] == "accuracy" else loss.values
+                known[names[key]][key[:12]] = [round(float(v), 6) for v in found]
 
 
 if __name__ == "__main__":

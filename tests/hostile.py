@@ -220,14 +220,15 @@ WORDS = {  # options that are words and hold numbers
 
 def _numeric_options():
     """By command, the options that take a number: read off the commands themselves."""
-    from headscape.cli import _name, app
+    from headscape.cli import app
+    from headscape.cli.help import name_of
 
     for command in app.registered_commands:
         parameters = inspect.signature(command.callback, eval_str=True).parameters.values()
         hints = {p.name: typing.get_args(p.annotation)[0] for p in parameters if typing.get_args(p.annotation)}
         numeric = {int, float, int | None, float | None}
         names = [name.replace("_", "-") for name, hint in hints.items() if hint in numeric]
-        yield _name(command), [*names, *WORDS.get(_name(command), [])]
+        yield name_of(command), [*names, *WORDS.get(name_of(command), [])]
 
 
 def _number_case(command, option, place):

@@ -26,6 +26,16 @@ class Source:
     def __str__(self) -> str:
         return f"{self.authors} ({self.year}), {self.title}, {self.where}"
 
+    @property
+    def short(self) -> str:
+        """Authors and year, where there is little room.
+
+        >>> claim("softmax.invariance").source.short, claim("gaussian.scores").source.short
+        ('Fasina et al. 2025', 'Wertich 2024')
+        """
+        first, *others = self.authors.replace(" and ", ", ").split(", ")
+        return f"{first if len(others) > 1 else self.authors}{' et al.' if len(others) > 1 else ''} {self.year}"
+
 
 @dataclass(frozen=True)
 class Claim:

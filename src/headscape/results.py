@@ -207,6 +207,10 @@ class Result(ABC):
     def findings(self) -> list[Finding]:
         """What was found, in sentences."""
 
+    def meanings(self) -> Mapping[str, str]:
+        """What columns of its table mean, by their names: the page explains its scores by them."""
+        return {}
+
     def tables(self) -> dict[str, pd.DataFrame]:
         """Every table by name, as `--json` prints them and `save` writes them beside the fields (NAME.csv)."""
         return {"heads": self.to_frame()}

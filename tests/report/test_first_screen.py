@@ -41,6 +41,13 @@ def test_a_role_of_most_heads_is_pale_so_that_the_others_stand_out():
     assert "pale" not in first_screen(scene(["induction", "self"]))
 
 
+def test_the_first_screen_says_what_roles_and_names_mean():
+    html = first_screen(scene(["mixed", "first token (sink)", "mine"]))
+    assert 'title="attends to the first token (attention sink)"' in html
+    assert 'title="no known pattern holds 40% of its attention"' in html and 'title="mine"' in html
+    assert "1.0 is head 0 of layer 1." in html
+
+
 def test_names_on_the_first_screen_are_text():
     html = first_screen(scene(["<b>x</b>", "<b>x</b>"]))
     assert "<b>x</b>" not in html and "&lt;b&gt;x&lt;/b&gt;" in html

@@ -1,5 +1,8 @@
 """Heads of several studies and networks are joined by their place."""
 
+import json
+import re
+
 import pandas as pd
 import pytest
 
@@ -36,6 +39,22 @@ def test_heads_of_all_studies_are_joined_by_place():
     columns = {column.name: column.values for column in scene.columns}
     assert columns["gain (fake#2)"].tolist() == [1.0, 2.0, 3.0]
     assert columns["flag (fake#2)" if "flag (fake#2)" in columns else "flag"] == ["True", "False", "True"]
+
+
+class Explained(FakeResult):
+    """A study that says what one of its scores means."""
+
+    def meanings(self):
+        return {"gain": "how much <b>louder</b> the head is " + "than others" * 9}
+
+
+def test_scores_come_with_their_meaning(tmp_path):
+    scene = gather([Explained(frame_of(1, 3))], [HeadId("decoder", 0, h) for h in range(3)])
+    about = {column.name: column.about for column in scene.columns}
+    assert about["gain"].startswith("how much") and about["entropy"] == ""
+    text = write_report(make_run(tmp_path / "run", attention()), [Explained(frame_of(4, 3))]).read_text()
+    data = json.loads(re.search(r'id="data">(.*?)</script>', text, re.S)[1])
+    assert {c["name"]: c["about"] for c in data["columns"]} == {**about, "role": ""}  # whole, as text
 
 
 def test_heads_of_two_networks_stay_apart():

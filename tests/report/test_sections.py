@@ -1,9 +1,13 @@
 """How the figures of a study are laid out."""
 
+from dataclasses import replace
+
 import pytest
 
 from fakes import FakeResult, frame_of
 from headscape.report import write_report
+from headscape.report.gather import gather
+from headscape.report.sections import section_html
 from headscape.report.sections import table as html_table
 from headscape.results import FigureSpec
 from headscape.runs import Run
@@ -22,6 +26,19 @@ def test_a_table_too_wide_for_half_a_page_takes_the_whole(tmp_path, visit):
     assert boxes[0]["y"] == boxes[1]["y"] and boxes[0]["width"] == boxes[1]["width"]  # side by side
     assert boxes[2]["width"] > 2 * boxes[0]["width"]
     assert page.errors == []
+
+
+@pytest.mark.parametrize(
+    ("study", "cited"), [("organize", "figure 3 of Fasina et al. 2025"), ("train", "figure 3 of the paper")]
+)
+def test_a_figure_names_the_paper_it_is_from(study, cited):
+    figure = FigureSpec(
+        id="t", title="T", kind="table", data={"columns": [], "rows": []}, read="Look.", paper="figure 3"
+    )
+    scene = gather([FakeResult(frame_of(1, 2), [figure])], [])
+    html = section_html(replace(scene.sections[0], study=study), {}, scene)
+    assert f">{cited}<" in html
+    assert ("Masumura and Taki (2025), On the Role of Hidden States" in html) == (study == "train")  # in a tip
 
 
 def test_numbers_of_a_table_are_on_the_right_and_text_is_escaped():

@@ -53,11 +53,11 @@ compare depth12 3 gpt --text "$BOOKS" --layers 12 --steps 3000 --search-steps 40
 compare depth24 2 gpt --text "$BOOKS" --layers 24 --steps 2500 --search-steps 300 --rates 1.5e-3,3e-3 \
   --arms standard,hidden
 compare smollm2 2 smollm2-135m --text "$BOOKS" --tokenizer smollm2-135m --arms standard,hidden --init first
+compare vit 3 vit --images "$IMAGES" --batch 32 --steps 15000 --search-steps 2000 --rates 2.5e-4,5e-4,1e-3,2e-3 \
+  --augment none --arms standard,hidden,both,longer
 # both rates that did best, each with all seeds; half of its runs are those of depth6
 mkdir -p "$OUT/rates6/train/units"
 cp -n "$OUT/depth6/run.json" "$OUT/rates6/" || true
 cp -n "$OUT/depth6/train/units"/standard-rate0.003-seed?-?*.json "$OUT/depth6/train/units"/hidden-rate0.003-seed?-?*.json \
   "$OUT/depth6/train/units"/baselines-*.json "$OUT/rates6/train/units/" || true
 compare rates6 5 gpt --text "$BOOKS" --rates 3e-3,6e-3 --finalists 2 --arms standard,hidden
-compare vit 3 vit --images "$IMAGES" --batch 32 --steps 15000 --search-steps 2000 --rates 2.5e-4,5e-4,1e-3,2e-3 \
-  --augment none --arms standard,hidden,both,longer

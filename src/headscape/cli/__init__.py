@@ -8,8 +8,8 @@ from importlib import import_module
 from typing import Annotated
 
 import typer
-from typer.models import CommandInfo
 
+from headscape.cli.help import arrange
 from headscape.cli.shared import app, err, out
 from headscape.errors import HeadscapeError, about_a_file
 from headscape.stopping import Stopped, stop_line, stoppable
@@ -34,33 +34,12 @@ MODULES = (  # each registers its commands when it is imported
     ),
     *("series", "softmax", "spectra", "train"),
 )
-ORDER = (  # of the commands in --help: from the first look to the studies
-    *(
-        "demo",
-        "analyze",
-        "heads",
-        "models",
-        "check",
-        "capture",
-        "import",
-        "organize",
-        "report",
-        "compress",
-        "softmax",
-        "prune",
-    ),
-    *("compare", "spectra", "gaussian", "laws", "prompt", "collapse", "train", "series", "claims", "runs"),
-)
 EXTRAS = {"matplotlib": "report", "plotly": "report", "dask": "scale", "distributed": "scale"}
-
-
-def _name(command: CommandInfo) -> str:
-    return command.name or (command.callback.__name__ if command.callback else "")
 
 
 for module in MODULES:
     import_module(f"headscape.cli.{module}")
-app.registered_commands.sort(key=lambda command: ORDER.index(_name(command)))
+arrange(app)
 
 
 def _version(asked: bool) -> None:

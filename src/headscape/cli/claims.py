@@ -46,10 +46,11 @@ def claims(
     from headscape.storage import write_json
     from headscape.studies import load_results
     from headscape.studies.claims import claims as run_claims
+    from headscape.studies.claims.study import place_of
 
     inputs = source_of(text, images)
     is_run = (Path(source) / "run.json").is_file()
-    place = Path(source) if is_run else to or Path("runs") / f"{Path(source).name}-claims"
+    place = Path(source) if is_run else to or place_of(source, quick)
     with asked.working("testing") as how:
         result = run_claims(
             source,

@@ -11,6 +11,12 @@ import typer
 from headscape.cli import options as o
 from headscape.cli.shared import app, err, out, print_frame, print_json
 
+COLUMNS = {
+    "score": "score: share of the head's attention on the pattern; chance: the same for attention spread at random",
+    "copying": "copying: 1 if the head raises the logit of the token it attends to, -1 if it lowers it",
+    "holds": "share: of the inputs in which the head has the role; holds: whether it counts as a head of the role",
+}
+
 
 @app.command(epilog="Examples: `headscape heads runs/book`, `headscape heads runs/book --role induction --top 5`")
 def heads(
@@ -53,6 +59,9 @@ def heads(
     for name, table in tables.items():
         if len(table):
             print_frame(f"{role_name(name)}: {meanings[name]}", table)
+    columns = [column for table in tables.values() if len(table) for column in table.columns]
+    for line in [meaning for column, meaning in COLUMNS.items() if column in columns]:
+        out.print(line, style="dim", soft_wrap=True)
     empty = [role_name(name) for name, table in tables.items() if not len(table)]
     if empty:
         out.print(f"no head of this role beyond chance: {', '.join(empty)}", highlight=False, markup=False)

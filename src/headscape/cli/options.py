@@ -16,7 +16,10 @@ RunOrModel = Annotated[
     str, typer.Argument(help="A run directory, or a model: name, folder, .gguf file, hub id.", metavar="RUN|MODEL")
 ]
 
-Text = Annotated[Path | None, typer.Option(help="A text file or a folder of them.")]
+Text = Annotated[
+    Path | None,
+    typer.Option(help="A text file or a folder of them; without any input, the sample that comes with headscape."),
+]
 Prompts = Annotated[
     list[str] | None,
     typer.Option("--prompt", help="A prompt, kept whole at its own length; repeat the option for several."),
@@ -25,9 +28,14 @@ Keep = Annotated[
     str, typer.Option(help="What to keep, comma-separated: probs, scores, queries, keys, values, hidden, head_outputs.")
 ]
 Images = Annotated[Path | None, typer.Option(help="An image, a folder of images, or an .npz with 'images'.")]
-Out = Annotated[Path | None, typer.Option("--out", help="The run directory; resumed when it exists.")]
+Out = Annotated[
+    Path | None,
+    typer.Option(
+        "--out", help="The run directory, resumed when it exists; by default one under runs/, named after the input."
+    ),
+]
 Tokens = Annotated[int, typer.Option(help="Tokens per context.", min=1, max=MANY)]
-Batches = Annotated[int, typer.Option(help="How many contexts.", min=1, max=MANY)]
+Batches = Annotated[int, typer.Option(help="How many contexts to run, each a batch of its own.", min=1, max=MANY)]
 Control = Annotated[
     bool, typer.Option("--control/--no-control", help="Measure the same architecture with random weights too.")
 ]
@@ -39,7 +47,9 @@ Pool = Annotated[
     int | None,
     typer.Option(help="Average attention onto POOL x POOL blocks of tokens; for long contexts.", min=1, max=MANY),
 ]
-Block = Annotated[str | None, typer.Option(help="Which block of an encoder-decoder.")]
+Block = Annotated[
+    str | None, typer.Option(help="Which block of an encoder-decoder: encoder, decoder or decoder.cross.")
+]
 RandomWeights = Annotated[
     bool, typer.Option("--random-weights", help="Also run the same architecture with random weights, as a control.")
 ]

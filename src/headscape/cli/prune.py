@@ -20,8 +20,12 @@ class Judging:
     """What is shown to the model to choose, to fit and to judge."""
 
     panel: ClassVar[str] = "What it is judged on"
-    text: Annotated[Path | None, typer.Option(help="Text file or folder to choose and judge on.")] = None
-    images: Annotated[Path | None, typer.Option(help="Labelled images (.npz) to choose and judge on.")] = None
+    text: Annotated[
+        Path | None, typer.Option(help="Text file or folder; heads are chosen on one part of it and judged on another.")
+    ] = None
+    images: Annotated[
+        Path | None, typer.Option(help="Labelled images (.npz), used in the same way for a classifier.")
+    ] = None
     task: Annotated[
         Path | None, typer.Option(help="An ability of your own to keep: JSON lines with prompt and completion.")
     ] = None
@@ -29,14 +33,18 @@ class Judging:
     calibrate: Annotated[
         str | None,
         typer.Option(
-            help="Text or images to fit on, instead of a quarter of those given; `sample`: headscape's prose."
+            help="Text or images to calibrate on, by default a quarter of those given; `sample` is headscape's prose."
         ),
     ] = None
     repeats: Annotated[
-        str, typer.Option(help="Share of the calibration windows that repeat their first half; keeps copying.")
+        str,
+        typer.Option(help="Share of the calibration windows that repeat their first half, which preserves copying."),
     ] = "25%"
     windows: Annotated[
-        int, typer.Option(help="Windows of text to judge on; half as many more are used to choose.", min=3, max=o.MANY)
+        int,
+        typer.Option(
+            help="Windows of text to judge on; half as many more are used to choose heads.", min=3, max=o.MANY
+        ),
     ] = 16
 
     @property
@@ -55,8 +63,12 @@ class Searching:
         str, typer.Option(help="What is removed at a time: head, group (a key/value head with its queries), layer.")
     ] = "auto"
     evaluations: Annotated[int, typer.Option(help="How many sets of heads the search may try.", min=1, max=o.MANY)] = 8
-    criterion: Annotated[str, typer.Option(help="auto, a criterion, or an average of ranks a+b.")] = "auto"
-    compensation: Annotated[str, typer.Option(help="auto, none, mean, scale or linear.")] = "auto"
+    criterion: Annotated[
+        str, typer.Option(help="How heads are ranked: auto, a criterion such as novelty, or an average of ranks a+b.")
+    ] = "auto"
+    compensation: Annotated[
+        str, typer.Option(help="What replaces a removed head: auto, none, mean, scale or linear.")
+    ] = "auto"
     study: Annotated[
         bool, typer.Option("--study", help="Also compare all criteria along curves, with controls: takes hours.")
     ] = False

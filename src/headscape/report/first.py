@@ -10,7 +10,7 @@ from headscape.errors import InputError
 from headscape.report.gather import Column, Scene
 from headscape.report.palette import DARK, LIGHT
 from headscape.report.text import escape, number
-from headscape.roles import BLOCK_ROLES, MIXED, ROLES, find_role, role_name
+from headscape.roles import BLOCK_ROLES, ENOUGH, MIXED, ROLES, find_role, role_name
 
 __all__ = ["PANEL", "first_screen", "heads_by_role", "opening_head", "role_css", "strongest_first"]
 
@@ -110,9 +110,16 @@ def _chip(scene: Scene, colour: str, role: str, heads: list[int]) -> str:
     )
     more = '<span class="more" aria-hidden="true">…</span>' if len(names) > N_NAMES else ""
     return (
-        f'<li class="{colour}"><button type="button" aria-pressed="false" data-role="{escape(role)}">'
+        f'<li class="{colour}"><button type="button" aria-pressed="false" data-role="{escape(role)}" '
+        f'title="{escape(_about(role))}">'
         f'<i aria-hidden="true"></i>{escape(role)} <b>{number(len(heads))}</b></button>{links}{more}</li>'
     )
+
+
+def _about(role: str) -> str:
+    """What a head of a role does."""
+    mixed = {MIXED: f"no known pattern holds {ENOUGH:.0%} of its attention"}
+    return (ROLES | BLOCK_ROLES | mixed).get(_key(role), role)
 
 
 def _grid(scene: Scene, by_role: dict[str, list[int]], classes: dict[str | None, str]) -> str:
@@ -131,11 +138,12 @@ def _grid(scene: Scene, by_role: dict[str, list[int]], classes: dict[str | None,
         lines.append(
             f'<div class="row" role="row"><b role="rowheader" aria-label="layer {layer}">{layer}</b>{cells}</div>'
         )
-    size = f"--columns:{width};--rows:{row}"
+    size, first = f"--columns:{width};--rows:{row}", opening_head(scene)
     return (
         f'<div id="grid" role="grid" aria-label="Layers and heads, coloured by role. Arrow keys move the selection." '
         f'style="{size}" data-keys>{"".join(lines)}</div>'
-        '<p class="note">One cell per head: rows are layers, columns are heads. Choose one, or move with the arrow keys.</p>'
+        '<p class="note">One cell per head: rows are layers, columns are heads. Choose one, or move with the arrow keys. '
+        f"{escape(_name(scene, first))} is head {scene.heads[first].head} of layer {scene.heads[first].layer}.</p>"
     )
 
 

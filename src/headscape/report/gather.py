@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -34,6 +34,7 @@ class Column:
     name: str
     study: str
     values: npt.NDArray[np.float64] | list[str | None]
+    about: str = ""
 
     @property
     def is_number(self) -> bool:
@@ -51,6 +52,7 @@ class Section:
     findings: list[Finding] = field(default_factory=list)
     frame: pd.DataFrame | None = None
     rows: list[int] | None = None
+    meanings: Mapping[str, str] = field(default_factory=dict)
     problems: list[str] = field(default_factory=list)
 
     def of_kind(self, *kinds: str) -> list[FigureSpec]:
@@ -149,7 +151,8 @@ def _joined(columns: list[Column]) -> list[Column]:
 def _section(result: Result) -> Section:
     study = str(getattr(result, "study", type(result).__name__))
     section = Section(study, str(getattr(result, "title", study)))
-    for name, ask in (("figures", result.figures), ("findings", result.findings), ("frame", result.to_frame)):
+    asks = {"figures": result.figures, "findings": result.findings, "frame": result.to_frame}
+    for name, ask in (asks | {"meanings": result.meanings}).items():
         # any error in a study, even one caused by the contents of its files, is a line on the page and not the end of it
         try:
             setattr(section, name, ask())
@@ -183,7 +186,7 @@ def _columns(section: Section, n_head: int) -> list[Column]:
         if pd.api.types.is_numeric_dtype(series) and not pd.api.types.is_bool_dtype(series):
             numbers = np.full(n_head, np.nan)
             numbers[section.rows] = series.to_numpy(dtype=np.float64, na_value=np.nan)
-            found.append(Column(str(name), section.study, numbers))
+            found.append(Column(str(name), section.study, numbers, section.meanings.get(str(name), "")))
         else:
             words: list[str | None] = [None] * n_head
             for row, value in zip(section.rows, series, strict=True):

@@ -34,6 +34,7 @@ SCRIPTS = (  # in the order in which they use each other
     *("head_map", "head_matrix", "head_grid", "head_tree", "maps", "enlarge", "saving"),
     *("panel_maps", "panel_text", "panel_strip", "panel_image", "panel_numbers", "panel", "first", "tables", "main"),
 )
+MEANING = 200  # characters of what a score means
 PALETTE = {
     **{"light": palette.LIGHT, "dark": palette.DARK, "markers": palette.MARKERS},
     **{"sequential": palette.CIVIDIS, "diverging": palette.PURPLE_ORANGE},
@@ -123,7 +124,7 @@ def _column(column: Column) -> dict[str, Any]:
     given = column.values
     values = pack(given) if column.is_number else [None if word is None else visible(word) for word in given]
     facts = {"name": visible(column.name), "study": visible(column.study), "number": column.is_number}
-    return facts | {"values": values}
+    return facts | {"values": values, "about": visible(column.about, MEANING) if column.about else ""}
 
 
 def asset(name: str) -> str:

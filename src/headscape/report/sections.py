@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from headscape.papers import sources_of
 from headscape.report.gather import LINKED, Scene, Section
 from headscape.report.palette import CIVIDIS
 from headscape.report.text import escape, is_number, number, slug
@@ -46,7 +47,7 @@ def section_html(section: Section, pictures: Mapping[str, Any], scene: Scene) ->
 def _card(section: Section, spec: FigureSpec, pictures: Mapping[str, Any], scene: Scene) -> str:
     place = section.anchor(spec.id)
     kind, width = "table-card" if spec.kind == "table" else spec.kind, WIDTHS.get(spec.kind, "")
-    paper = f'<span class="paper">{escape(spec.paper)} of the paper</span>' if spec.paper else ""
+    paper = _paper(section.study.split("#")[0], spec.paper) if spec.paper else ""
     drawn = pictures.get(place, {})
     inner = _inner(section, spec, drawn, scene)
     note = f'<p class="note">{escape(drawn["note"])}</p>' if "note" in drawn else ""
@@ -54,6 +55,13 @@ def _card(section: Section, spec: FigureSpec, pictures: Mapping[str, Any], scene
         f'<figure class="card {kind} {width}" id="{place}"><div class="card-head"><h3>{escape(spec.title)}</h3>'
         f'{paper}<div class="tools"></div></div>{inner}<figcaption>{caption(spec)}{note}</figcaption></figure>'
     )
+
+
+def _paper(study: str, place: str) -> str:
+    """Which figure of which paper this is; "the paper", with a tip, where a study tests several."""
+    sources = sources_of(study)
+    of = sources[0].short if len(sources) == 1 else "the paper"
+    return f'<span class="paper" title="{escape("; ".join(map(str, sources)))}">{escape(place)} of {escape(of)}</span>'
 
 
 def _inner(section: Section, spec: FigureSpec, drawn: Mapping[str, Any], scene: Scene) -> str:

@@ -279,6 +279,13 @@ def test_an_encoder_decoder_is_organized_block_by_block():
     pd.testing.assert_frame_equal(one.to_frame(), found[1].to_frame())
 
 
+def test_every_score_of_a_head_is_explained(tmp_path):
+    model, cap = captured("llama", out=tmp_path / "run")
+    result = organize(cap, model=model)
+    scores = set(result.heads.select_dtypes("number").columns) - {"layer", "head"}
+    assert {"copying", "score_pair", "l1_top_null", "induction"} <= scores <= set(result.meanings())
+
+
 def test_wrong_requests(run):
     path, _ = run
     with pytest.raises(hs.InputError, match="jobs must be at least 1"):

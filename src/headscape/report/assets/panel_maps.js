@@ -47,7 +47,7 @@ async function showMaps(head) {
       for (let i = 0, p = 0; i < nQuery; i++) for (let j = 0; j < nKey; j++, p++) grey[p] = first.grey[q.order[i] * nKey + k.order[j]];
     }
     models.push({
-      ...common, title: "Organized", note: "figure 1 of the paper", alt: `The same attention with queries and keys in the order of their trees`,
+      ...common, title: "Organized", note: "figure 1 of Fasina et al. 2025", alt: `The same attention with queries and keys in the order of their trees`,
       grey, query: oq, key: ok, value: valueIn(ranges[block.coarse ? 1 : 0]),
       absent: causal && !block.coarse ? (i, j) => k.order[j] > q.order[i] + offset : () => false,
     });

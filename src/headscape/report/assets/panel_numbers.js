@@ -15,6 +15,10 @@ function showNear(head) {
     el("p", { class: "note", text: others.length && matrix.value_label ? `Ranked by ${matrix.value_label}.` : "" }));
 }
 
+const explained = columns.filter((column) => column.number && column.about);
+const meanings = explained.length ? el("details", { class: "meanings" }, el("summary", { text: "What these scores mean" }),
+  el("dl", {}, ...explained.flatMap((column) => [el("dt", { text: column.name }), el("dd", { text: column.about })]))) : "";
+
 function showScores(head) {
   const items = [];
   for (const column of columns) {
@@ -24,10 +28,10 @@ function showScores(head) {
     const below = known.filter((v) => v < value).length, same = known.filter((v) => v === value).length;
     const mark = el("i");
     mark.style.left = `${(100 * (below + (same - 1) / 2)) / Math.max(1, known.length - 1)}%`;
-    items.push(el("div", { class: "score" }, el("span", { class: "name", title: `${column.name} (${column.study})`, text: column.name }),
+    items.push(el("div", { class: "score" }, el("span", { class: "name", title: column.about || `${column.name} (${column.study})`, text: column.name }),
       el("span", { class: "num", text: `${format(value)} · rank ${below + 1} of ${known.length}` }), el("div", { class: "strip", "aria-hidden": "true" }, mark)));
   }
-  slot.scores.replaceChildren(...(items.length ? [el("h4", { text: "Scores, with rank among all heads (1 is the lowest)" }), el("div", { class: "scores" }, ...items)] : []));
+  slot.scores.replaceChildren(...(items.length ? [el("h4", { text: "Scores, with rank among all heads (1 is the lowest)" }), el("div", { class: "scores" }, ...items), meanings] : []));
 }
 
 function mapFigureData(key) {

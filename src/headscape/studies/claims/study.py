@@ -85,7 +85,8 @@ def claims(
     quick
         A first look: 8 inputs of 50 tokens, fewer repetitions, 2 heads in each of 6 layers in the softmax study.
     inputs, out
-        For a model: text or images, by default the sample; and the run directory, by default runs/NAME-claims.
+        For a model: text or images, by default the sample; and the run directory, by default runs/NAME-claims, or
+        runs/NAME-claims-quick for a first look.
     beside
         Other runs: organized runs of other networks, with as many tokens, for claims about several networks;
         training runs, for claims about training.
@@ -142,6 +143,11 @@ def chosen(only: Sequence[str] = ()) -> list[Claim]:
     return [one for one in every if not only or {one.id, one.study, one.source.id} & set(only)]
 
 
+def place_of(source: str | Path, quick: bool) -> Path:
+    """Where the run of a model is kept unless another place is asked for; a first look has a place of its own."""
+    return Path("runs") / f"{Path(source).name}-claims{'-quick' if quick else ''}"
+
+
 def _captured(
     source: str | Path | Run, inputs: Any, out: str | Path | None, quick: bool, seed: int, loader: Loader, work: Work
 ) -> tuple[Run, Model | None]:
@@ -157,7 +163,7 @@ def _captured(
     model = loader.load(str(source))
     given = inputs if inputs is not None else sample_images() if model.images is not None else [sample_text("rank")]
     work.stage("capturing", 1)
-    target = Path(out or Path("runs") / f"{Path(source).name}-claims")
+    target = Path(out or place_of(source, quick))
     options: dict[str, Any] = {"keep": ("probs", "scores"), "dtype": "float32", "random_state": seed, **SIZES[quick]}
     captured = capture(model, given, out=target, progress=work.progress, say=work.say, **options)
     assert captured.run is not None

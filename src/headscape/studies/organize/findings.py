@@ -39,9 +39,8 @@ def _roles(r: OrganizeResult) -> list[Finding]:
     if "role" not in r.heads:
         return []
     counts = r.heads["role"].value_counts()
-    named = r.headline() if r.by_role else ""
     mixed = f"{int(counts.get(MIXED, 0))} of {len(r.heads)} heads follow no single known pattern"
-    text = f"Heads with a known pattern: {named}; {mixed}." if named else f"{mixed}."
+    text = f"H{r.headline()[1:]}; {mixed}." if r.by_role else f"{mixed}."
     if r.settings.get("pool"):
         text += f" The run is pooled to {r.settings['pool']} blocks of tokens: patterns are about blocks."
     found = [Finding(text, "head-map")]

@@ -29,6 +29,18 @@ MEANINGS = {
     "l1_rel": "spread of a head's energy over its Haar coefficients",
     "shannon": "Shannon entropy of a head's Haar energies",
 }
+COLUMNS = {
+    **MEANINGS,
+    **{f"{name}_null": f"{meaning}, with every row shuffled" for name, meaning in MEANINGS.items()},
+    **{role: f"role, from 0 to 1: {what}" for role, what in (ROLES | BLOCK_ROLES).items()},
+    "positional": "share of the variance of its attention that the distance of query and key explains",
+    "copying": "whether it raises the logit of the token it attends to: 1 copies, -1 suppresses, 0 neither",
+    "score_distance": "share of the variance of a row's scores that the distance of query and key explains",
+    "score_key": "share of the variance of a row's scores that the key alone explains, whatever the query",
+    "score_pair": "share of the variance of a row's scores that only the pair of tokens explains",
+    "sink_features": "share of the first token's score that the five largest features of its key make",
+}
+"""What the columns of the table of heads mean."""
 DECAY_RANKS = np.unique(np.geomspace(1, 400, 40).astype(int)) - 1  # of the largest coefficients, kept for the report
 Array = npt.NDArray[Any]
 
@@ -99,6 +111,10 @@ class OrganizeResult(StudyResult):
         """One row per head."""
         return self.heads
 
+    def meanings(self) -> Mapping[str, str]:
+        """What the scores of a head mean."""
+        return COLUMNS
+
     def tables(self) -> dict[str, pd.DataFrame]:
         """The heads, and the paper's table 1."""
         return {"table1": self.table1(), "heads": self.heads}
@@ -147,7 +163,8 @@ class OrganizeResult(StudyResult):
         """The heads of each role, the strongest by name."""
         if not self.by_role:
             return f"{len(self.heads)} heads, none with a known pattern"
-        return ", ".join(f"{len(heads)} {role} ({few(heads)})" for role, heads in self.by_role.items())
+        named = ", ".join(f"{len(heads)} {role} ({few(heads)})" for role, heads in self.by_role.items())
+        return f"heads by role, as layer.head: {named}"
 
     def table1(self, measure: str = "l1_top", n: int = 3) -> pd.DataFrame:
         """The paper's Table 1: the heads most often in the highest and lowest tenth, and in how many batches.
