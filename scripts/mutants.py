@@ -202,7 +202,7 @@ class Copy:
             process.wait()
             return "time"
         text = (self.place / "output").read_text()
-        found = re.search(r"^(?:FAILED|ERROR) (.+?)(?: - |$)", text, re.M)
+        found = re.search(r"^(?:FAILED|ERROR):? (.+?)(?: - |$)", text, re.M)
         return found.group(1) if found else tests[0]
 
     @contextmanager

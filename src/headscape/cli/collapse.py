@@ -35,7 +35,10 @@ class Table1:
 
     panel: ClassVar[str] = "Table 1"
     table1: Annotated[
-        bool, typer.Option("--table1", help="Instead of a model: table 1 of the supplement, attention-only networks.")
+        bool,
+        typer.Option(
+            "--table1", help="Instead of a model: attention-only networks, as in table 1 of Masumura and Taki (2025)."
+        ),
     ] = False
     seeds: Annotated[int, typer.Option(help="For table 1: how many networks.", min=1, max=1000)] = 10
     depth: Annotated[int, typer.Option(help="For table 1: layers.", min=1, max=1000)] = 12
@@ -47,7 +50,8 @@ class Variants:
 
     panel: ClassVar[str] = "Variants and controls"
     alpha: Annotated[
-        float | None, typer.Option(help="Also run it with the paper's scaled skip a x + (1 - a) attention.")
+        float | None,
+        typer.Option(help="Also run it with the scaled skip a x + (1 - a) attention of Masumura and Taki (2025)."),
     ] = None
     alpha_hidden: Annotated[float, typer.Option(help="a' of the variants with a hidden state.")] = 0.5
     cells: Annotated[

@@ -56,7 +56,7 @@ RandomWeights = Annotated[
 Drawn = Annotated[
     str | None, typer.Option("--heads", help="Heads to draw before and after organizing: 3.7,4.0 or decoder.3.7.")
 ]
-Paper = Annotated[bool, typer.Option("--paper", help="The paper's settings instead of the default.")]
+Paper = Annotated[bool, typer.Option("--paper", help="The settings of Fasina et al. (2025) instead of the defaults.")]
 Iterations = Annotated[
     int | None, typer.Option(help="Iterations of the organizing algorithm, the questionnaire.", min=1, max=1000)
 ]

@@ -184,9 +184,7 @@ def prune(
     compared = list(criteria if criteria is not None else STUDY_CRITERIA if study else DEFAULT_CRITERIA)
     ranking = (criterion, compensation, compared, _plain(budget), n_heads, [float(f) for f in fractions], evaluations)
     request = _Request(*ranking, judge=judge, study=study, unit=unit, kind=kind, task_by=task_by, heal=heal)
-    captured = open_capture(source)
-    if captured.run is None and work.engine.apart:
-        raise InputError("evaluations in other processes need a run directory; use one job, or give a directory")
+    captured = _opened(source, work)
     own = _model(captured, model, loader or Loader(say=work.say), block)
     request = replace(request, unit=_unit(request, own, out))
     data = {"windows": windows, "seed": random_state, "repeats": repeats, "task_by": task_by, "unit": request.unit}
@@ -211,6 +209,14 @@ def prune(
                 folder.save(result)
     vars(result)["model"] = own  # at hand for `export`
     return result
+
+
+def _opened(source: Capture | Run | str | Path, work: Work) -> Capture:
+    """The capture; `InputError` where other processes are to read one that is only in memory."""
+    captured = open_capture(source)
+    if captured.run is None and work.engine.apart:
+        raise InputError("evaluations in other processes need a run directory; use one job, or give a directory")
+    return captured
 
 
 @contextmanager
