@@ -1,6 +1,7 @@
 """`headscape gaussian` and `headscape softmax` beside another version of the program, on the same inputs, in one run.
 
-    python benchmarks/studies.py --beside OTHER/src [--model smollm2-135m] [--tokens 256] [--batches 10] [--heads 9] [--out FILE]
+    python benchmarks/studies.py --beside OTHER/src [--model smollm2-135m] [--tokens 256] [--batches 10] [--heads 9]
+                                         [--only softmax] [--out FILE]
     python benchmarks/studies.py --profile [--out FILE]          where the CPU seconds of `headscape gaussian` go
 
 Each version captures the model by itself (formats differ) and runs the study as a command, one thread, without the model
@@ -79,18 +80,20 @@ def measured(source: Path, given: argparse.Namespace, run: Path, before: str) ->
     size = ["--tokens", str(given.tokens), "--batches", str(given.batches)]
     seconds(source, ["capture", given.model, *size, "--keep", "probs,scores", "--out", str(run)])
     heads = ",".join(f"{given.block}.0.{head}" for head in range(given.heads))
-    few = ["--batches", str(min(2, given.batches))]
-    start = seconds(source, ["softmax", str(run), "--heads", f"{given.block}.0.0", *few, "--no-model"])
-    softmax = seconds(source, ["softmax", str(run), "--heads", heads, *few, "--no-model"])
+    every = ["--batches", str(given.batches), "--no-model"]  # of few inputs, start-up would drown the heads
+    one, all_ = (["softmax", str(run), "--heads", which, *every] for which in (f"{given.block}.0.0", heads))
+    start = seconds(source, one)
+    softmax = (seconds(source, all_) - start) / (given.heads - 1) / given.batches
+    found = {f"softmax, each of {given.heads} heads of a layer": softmax}
+    if given.only == "softmax":
+        return found
     what = f"gaussian, {given.model}, {given.batches} inputs of {given.tokens} tokens"
     whole = seconds(source, ["gaussian", str(run)])
     shutil.rmtree(run / "gaussian")
     return {
         what: whole,
         f"{what}, rows of version 0.1": seconds(source, ["gaussian", str(run)], before) if before else whole,
-        f"softmax, each of {given.heads} heads of a layer": (softmax - start)
-        / (given.heads - 1)
-        / min(2, given.batches),
+        **found,
     }
 
 
@@ -136,6 +139,7 @@ def main() -> None:
     parser.add_argument("--tokens", type=int, default=256)
     parser.add_argument("--batches", type=int, default=10)
     parser.add_argument("--heads", type=int, default=9, help="of the first layer, for softmax")
+    parser.add_argument("--only", choices=["softmax"], help="leave out the other study")
     parser.add_argument("--out", type=Path, help="keep the table as a CSV file")
     given = parser.parse_args()
     with tempfile.TemporaryDirectory() as place:
