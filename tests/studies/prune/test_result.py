@@ -66,3 +66,8 @@ def test_figures_are_drawn(result, run, tmp_path):
     assert {"gradient", "l1_top", "random"} <= {series["name"] for series in curves.data["series"]}
     written = write_figures(hs.Run.open(run), [result], tmp_path)
     assert written and all(Path(path).stat().st_size > 0 for path in tmp_path.iterdir())
+
+
+def test_every_score_of_a_head_is_explained(result):
+    scores = set(result.heads.select_dtypes("number")) - {"layer", "head"}
+    assert "novelty" in scores and scores <= set(result.meanings())

@@ -17,6 +17,7 @@ from headscape.attention.loss import Loss
 from headscape.errors import InputError
 from headscape.intervals import Interval, jackknife
 from headscape.pruning.compensation import Fitted
+from headscape.pruning.criteria import CRITERIA
 from headscape.pruning.judges import cost_unit
 from headscape.results import FigureSpec, Finding, Result, few
 from headscape.runs import without_places
@@ -113,6 +114,14 @@ class PruneResult(Result):
         from headscape.studies.prune.pruning import Pruning
 
         return Pruning.of_recipe(self.recipe).load()
+
+    def meanings(self) -> Mapping[str, str]:
+        """What the scores of a head mean."""
+        averages = {
+            name: f"average of the ranks by {' and '.join(name.split('+'))}" for name in self.heads if "+" in name
+        }
+        known = {name: criterion.about for name, criterion in CRITERIA.items()} | averages
+        return known | {"place": "place in the order of removal, lowest removed first"}
 
     def to_frame(self) -> pd.DataFrame:
         """One row per head."""
