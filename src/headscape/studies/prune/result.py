@@ -117,9 +117,8 @@ class PruneResult(Result):
 
     def meanings(self) -> Mapping[str, str]:
         """What the scores of a head mean."""
-        averages = {
-            name: f"average of the ranks by {' and '.join(name.split('+'))}" for name in self.heads if "+" in name
-        }
+        pairs = [name for name in map(str, self.heads) if "+" in name]
+        averages = {name: f"average of the ranks by {name.replace('+', ' and ')}" for name in pairs}
         known = {name: criterion.about for name, criterion in CRITERIA.items()} | averages
         return known | {"place": "place in the order of removal, lowest removed first"}
 
