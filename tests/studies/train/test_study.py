@@ -89,7 +89,7 @@ def test_short_runs_choose_the_rates_of_a_grid_of_alphas(text, tmp_path):
     for name, rows in search.groupby("arm"):
         assert found.rate(name) == rows.loc[rows["valid_loss"].idxmin(), "rate"]
     said = [f.text for f in found.findings() if f.claim == "train.both"]
-    assert ["a = 0.3 and a' = 0.2" in text for text in said] == [True, False, False, False]
+    assert ["(a=0.3 a'=0.2)" in text for text in said] == [True, False, False, False]
 
 
 def test_jobs_change_nothing(done, text, tmp_path):
