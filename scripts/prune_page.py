@@ -24,7 +24,7 @@ PAGE, RESULTS = ROOT / "docs" / "prune.md", ROOT / "docs" / "results" / "prune"
 START, END = "<!-- tables: scripts/prune_page.py -->\n", "<!-- end of tables -->\n"
 NAMES = {
     "novelty": "`novelty`, linear (the default)",
-    "novelty + heal": "`novelty`, linear, then healed (`--heal 40`)",
+    "novelty + heal": "`novelty`, linear, then healed (`--heal {steps}`)",
     "michel": "gradient importance (Michel et al. 2019)",
     "michel + linear": "gradient importance, linear compensation",
     "flap": "FLAP (An et al. 2024)",
@@ -94,6 +94,9 @@ def row(name: str, cells: list[Interval | None]) -> str:
 def label(found: dict[str, Any], name: str) -> str:
     """A method as readers know it."""
     draws = sum(re.fullmatch(r"random \d", one) is not None for one in found["methods"])
+    if name == "novelty + heal":
+        steps = {str(share["steps"]) for share in found["methods"][name].values()}
+        return NAMES[name].format(steps=" or ".join(sorted(steps)))
     return NAMES.get(name) or (f"random, {draws} draws".replace("1 draws", "1 draw") if name == "random" else name)
 
 
@@ -133,8 +136,8 @@ def shown(cell: Interval | None) -> str:
     if cell is None:
         return "-"
     digits = 2 if abs(cell.value) < 10 else 1
-    ends = f" [{cell.low:.{digits}f}, {cell.high:.{digits}f}]" if cell.known else ""
-    return f"{cell.value:+.{digits}f}{ends}"
+    ends = f" [{cell.low + 0.0:.{digits}f}, {cell.high + 0.0:.{digits}f}]" if cell.known else ""
+    return f"{cell.value + 0.0:+.{digits}f}{ends}"  # + 0.0: a drop of nothing is no -0
 
 
 def behind(found: dict[str, Any], shares: list[str], ability: str) -> list[str]:

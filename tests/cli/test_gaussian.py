@@ -2,21 +2,12 @@
 
 from importlib import import_module
 
-import pytest
 from typer.testing import CliRunner
 
 import headscape as hs
 from headscape.cli.shared import app
-from prunable import JUDGE, reader
 
 import_module("headscape.cli.gaussian")  # registers the command
-
-
-@pytest.fixture(scope="module")
-def run(tmp_path_factory):
-    place = tmp_path_factory.mktemp("gaussian")
-    hs.capture(reader(place / "model"), JUDGE, tokens=24, batches=3, out=place / "run")
-    return place / "run"
 
 
 def test_as_many_batches_are_measured_as_are_asked_for(run):

@@ -2,22 +2,12 @@
 
 from importlib import import_module
 
-import pytest
 from typer.testing import CliRunner
 
 import headscape as hs
 from headscape.cli.shared import app
-from prunable import JUDGE, reader
 
 import_module("headscape.cli.softmax")  # registers the command
-
-
-@pytest.fixture(scope="module")
-def run(tmp_path_factory):
-    place = tmp_path_factory.mktemp("softmax")
-    model = reader(place / "model")
-    hs.capture(model, JUDGE, tokens=12, batches=2, keep=("probs", "scores"), out=place / "run")
-    return place / "run"
 
 
 def test_heads_are_chosen_as_findings_name_them(run):

@@ -7,16 +7,8 @@ from typer.testing import CliRunner
 
 import headscape as hs
 from headscape.cli.shared import app
-from prunable import JUDGE, reader
 
 import_module("headscape.cli.spectra")  # registers the command
-
-
-@pytest.fixture(scope="module")
-def run(tmp_path_factory):
-    place = tmp_path_factory.mktemp("spectra")
-    hs.capture(reader(place / "model"), JUDGE, tokens=12, batches=1, out=place / "run")
-    return place / "run"
 
 
 @pytest.mark.parametrize(("option", "measured"), [("--control", True), ("--no-control", False)])
