@@ -26,7 +26,7 @@ from headscape.pruning.compensation import Fitted
 
 __all__ = ["heal"]
 
-RATE = 2e-4
+RATE = 6e-4  # chosen on SmolLM2 without 40 % of its heads, on windows that nothing is judged on
 WARM = 0.1  # of the steps
 AT_ONCE = 4  # samples in a step
 
