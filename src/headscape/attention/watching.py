@@ -8,6 +8,7 @@ from contextlib import ExitStack, suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+import numpy as np
 import numpy.typing as npt
 import torch
 from torch import Tensor, nn
@@ -23,12 +24,7 @@ from headscape.attention.weights import check_weights
 if TYPE_CHECKING:
     from headscape.attention.models import Model
 
-__all__ = [
-    "LayerData",
-    "Watched",
-    "headed",
-    "watch_layers",
-]
+__all__ = ["LayerData", "Watched", "embedded", "headed", "watch_layers"]
 
 Array = npt.NDArray[Any]
 OFF = 1e-3
@@ -230,6 +226,18 @@ class _Ran:
 
     def __getitem__(self, place: int) -> Tensor | None:
         return self.last_hidden_state if place == 0 else None
+
+
+def embedded(model: Model, ids: Array | None = None) -> Array:
+    """What the embedding module outputs for token ids (...,), or for the whole vocabulary: (..., dim).
+
+    Not the rows of its table: Gemma's module multiplies them by the root of the hidden size.
+    """
+    module: Any = model.module
+    embed = module.get_input_embeddings()
+    asked = torch.arange(len(embed.weight)) if ids is None else torch.from_numpy(np.ascontiguousarray(ids))
+    with torch.no_grad():
+        return np.asarray(embed(asked.to(model.device)).float().cpu().numpy())
 
 
 def headed(model: Model, sample: Sample, last: Array) -> Tensor:

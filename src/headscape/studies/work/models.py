@@ -15,7 +15,7 @@ from headscape.studies.work.how import Say
 if TYPE_CHECKING:
     from headscape.attention.models import Model
 
-__all__ = ["Loader", "models_of"]
+__all__ = ["Loader", "models_of", "place_of", "run_of"]
 
 ARCHITECTURE = ("family", "task", "n_parameters", "n_kv_heads", "max_tokens")
 
@@ -109,3 +109,23 @@ def models_of(
         assert captured.run is not None
         other = loader.model(captured.run, random_init=seed)
     return own, other  # type: ignore[return-value]
+
+
+def place_of(model: Model, run: Run | str | Path | None) -> Path | None:
+    """Where the run of a study of weights alone is or will be; an `InputError` where there is one of another model."""
+    if run is None:
+        return None
+    path = run.path if isinstance(run, Run) else Path(run)
+    there = Run.open(path) if (path / "run.json").exists() else None
+    if there is not None and there.meta.get("model", {}).get("fingerprint", model.fingerprint) != model.fingerprint:
+        raise InputError(f"{path} is a run of {there.model_source}, not of {model.source}; name another directory")
+    return path.resolve()
+
+
+def run_of(model: Model, run: Run | str | Path | None, kind: str, seed: int) -> Run | None:
+    """That run, made if it does not exist; None for None, where nothing is kept."""
+    if run is None or isinstance(run, Run):
+        return run
+    if (Path(run) / "run.json").exists():
+        return Run.open(run)
+    return Run.create(run, config={"kind": kind, "seed": seed}, model=model.describe(), inputs={})
