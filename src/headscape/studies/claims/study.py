@@ -199,10 +199,11 @@ class _Test:
         options = {"random_state": self.facts["seed"], **OPTIONS[self.facts["quick"]].get(study, {}), **self.how}
         run = getattr(import_module(f"headscape.studies.{study}"), study)
         on_run = {"model": self.model, "loader": self.loader, "block": self.facts["block"]}
+        sample = sampled(self.captured.heads(self.facts["block"])) if self.facts["quick"] else None
         make: dict[str, Callable[[], Result]] = {
             "organize": lambda: run(self.run, control=True if self.model else None, **on_run, **options),
             "compress": lambda: run(self.run, **on_run, **options),
-            "softmax": lambda: run(self.run, heads=self._sample(), **on_run, **options),
+            "softmax": lambda: run(self.run, heads=sample, **on_run, **options),
             "spectra": lambda: run(self._needed, self.run, control=self.control, **options),
             "gaussian": lambda: run(self.run, control=self.control, **on_run, **options),
             "prompt": lambda: run(self._needed, self.run, control=self.control, **options),
@@ -220,9 +221,6 @@ class _Test:
         if self.model is None:
             raise InputError("the model of the run could not be loaded")
         return self.model
-
-    def _sample(self) -> list[str] | None:
-        return sampled(self.captured.heads(self.facts["block"])) if self.facts["quick"] else None
 
     def _paths(self, kind: str) -> list[Path]:
         return [
