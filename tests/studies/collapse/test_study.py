@@ -1,4 +1,7 @@
-"""The collapse study of a model, in all its variants."""
+"""The collapse study of a model, in all its variants.
+
+Also tests studies.collapse.measures, studies.collapse.tables, studies.collapse.variants.
+"""
 
 import copy
 import math
