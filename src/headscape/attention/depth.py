@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, nullcontext
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -17,10 +17,8 @@ from headscape.attention.projections import output_projections
 from headscape.attention.samples import Sample
 from headscape.attention.sites import run
 from headscape.attention.stack import stack_of
+from headscape.attention.wrapping import Model
 from headscape.errors import HeadscapeError, InputError
-
-if TYPE_CHECKING:
-    from headscape.attention.models import Model
 
 __all__ = [
     "SeenError",

@@ -6,7 +6,7 @@ import sys
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -20,9 +20,7 @@ from headscape.attention.sites import Site, run
 from headscape.attention.tapping import tapped, way_of
 from headscape.attention.taps import AttentionCall, Tap
 from headscape.attention.weights import check_weights
-
-if TYPE_CHECKING:
-    from headscape.attention.models import Model
+from headscape.attention.wrapping import Model
 
 __all__ = ["LayerData", "Watched", "embedded", "headed", "watch_layers"]
 

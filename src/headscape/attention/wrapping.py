@@ -198,7 +198,7 @@ def wrap_module(
     """
     module, tokenizer, attention = _underlying(module, tokenizer, attention)
     parameter, kind = next(module.parameters()), type(module).__name__
-    known = {"source": name or kind, "licence": "unknown", "device": str(parameter.device)}
+    known: dict[str, Any] = {"source": name or kind, "licence": "unknown", "device": str(parameter.device)}
     known["dtype"] = str(parameter.dtype).removeprefix("torch.")
     if hasattr(module, "config") and hasattr(module.config, "model_type"):
         return described(module.eval(), tokenizer, folder=None, **known)

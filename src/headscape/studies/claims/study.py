@@ -7,11 +7,12 @@ from dataclasses import dataclass
 from functools import cached_property
 from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Unpack
+from typing import Any, Unpack
 
 import numpy as np
 import pandas as pd
 
+from headscape.attention.wrapping import Model
 from headscape.captures import Capture
 from headscape.checks import seed as check_seed
 from headscape.errors import HeadscapeError, InputError
@@ -28,9 +29,6 @@ from headscape.studies.work.how import How, Work
 from headscape.studies.work.models import Loader
 from headscape.tensor import HeadId
 from headscape.verdicts import strictest
-
-if TYPE_CHECKING:
-    from headscape.attention.models import Model
 
 __all__ = ["chosen", "claims", "sampled"]
 

@@ -8,7 +8,7 @@ from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -23,6 +23,7 @@ from headscape.attention.tapping import tapped
 from headscape.attention.taps import AttentionCall, Tap
 from headscape.attention.threads import torch_threads
 from headscape.attention.weights import Part, check_weights, parts_of, read, read_bias
+from headscape.attention.wrapping import Model
 from headscape.collapse.bounds import BOUNDS, LayerBounds, layer_bounds
 from headscape.collapse.residual import roundoff
 from headscape.collapse.similarity import attention_entropy
@@ -30,9 +31,6 @@ from headscape.errors import InputError
 from headscape.hopfield.convert import to_hopfield
 from headscape.storage import write_arrays
 from headscape.studies.collapse.measures import measures, present_of
-
-if TYPE_CHECKING:
-    from headscape.attention.models import Model
 
 __all__ = ["Variant", "in_double", "look", "measure", "shuffled", "variants_of"]
 

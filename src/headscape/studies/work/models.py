@@ -5,15 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from headscape.attention.wrapping import Model
 from headscape.captures import Capture
 from headscape.errors import InputError
 from headscape.runs import Run
 from headscape.studies.work.how import Say
-
-if TYPE_CHECKING:
-    from headscape.attention.models import Model
 
 __all__ = ["Loader", "models_of", "place_of", "run_of"]
 
@@ -112,7 +110,7 @@ def models_of(
 
 
 def place_of(model: Model, run: Run | str | Path | None) -> Path | None:
-    """Where the run of a study of weights alone is or will be; an `InputError` where there is one of another model."""
+    """Where the run of a study that reads a model and no capture is or will be; an `InputError` if it is of another model."""
     if run is None:
         return None
     path = run.path if isinstance(run, Run) else Path(run)
