@@ -27,8 +27,8 @@ __all__ = [
     "finite",
     "followed",
     "in_double",
-    "joined",
     "layers_and_outputs",
+    "one_batch",
     "precision",
 ]
 
@@ -46,7 +46,7 @@ def as_array(tensor: Tensor) -> Array:
     return tensor.detach().float().cpu().numpy()
 
 
-def joined(samples: Sequence[Sample]) -> dict[str, Tensor]:
+def one_batch(samples: Sequence[Sample]) -> dict[str, Tensor]:
     """Samples of one shape as one batch of arguments.
 
     Raises an `InputError` when their shapes differ: what follows is measured position by position.
@@ -173,7 +173,7 @@ def by_depth(
 
     scaled = nullcontext() if alpha == 1 else scale_scores(model, heads, alpha**2)
     with torch.no_grad(), scaled, followed(model, skip, take):
-        run(model, joined(samples), whole=False)
+        run(model, one_batch(samples), whole=False)
     return found
 
 

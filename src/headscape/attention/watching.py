@@ -13,7 +13,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor, nn
 
-from headscape.attention.depth import SeenError, as_array, finite, followed, joined
+from headscape.attention.depth import SeenError, as_array, finite, followed, one_batch
 from headscape.attention.layers import LayerData
 from headscape.attention.samples import Sample
 from headscape.attention.sites import Site, run
@@ -205,7 +205,7 @@ def watch_layers(
         if follow is not None:
             hooks.enter_context(followed(model, True, lambda state: follow(finite(model, state))))
         hooks.enter_context(tapped(model.module, watcher, model.attention))
-        result = run(model, joined(samples), whole=False, hidden=model.task != "module")
+        result = run(model, one_batch(samples), whole=False, hidden=model.task != "module")
     name = {"seq2seq-lm": f"{block.split('.')[0]}_hidden_states"}.get(model.task, "hidden_states")
     states, last = getattr(result, name, None), getattr(result, "last_hidden_state", None)
     return Watched(

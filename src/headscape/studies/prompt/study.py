@@ -30,7 +30,7 @@ from headscape.studies.prompt.text import Entry, Layout, chat_text, choose_shots
 from headscape.studies.work.folder import study_folder
 from headscape.studies.work.handing import models_for
 from headscape.studies.work.how import How, Work
-from headscape.studies.work.models import place_of, run_of
+from headscape.studies.work.models import model_place, model_run
 from headscape.studies.work.units import run_units
 
 if TYPE_CHECKING:
@@ -147,11 +147,11 @@ def prompt(
     inputs = {name: one.fingerprint for name, one in models.items()} | {"dtype": model.dtype}
     solved = [t.with_answer(before + e.clue) for t, e in zip(texts, targets, strict=True)]
     task = Task(texts, solved, permutations, random_state, work.threads)
-    place = place_of(model, run)
+    place = model_place(model, run)
     swept = facts | ({"sweep": list(sweep)} if sweep else {})
     with (
         work.started(place),
-        study_folder(run_of(model, run, "prompt", random_state), PromptResult.study, swept, inputs, work) as folder,
+        study_folder(model_run(model, run, "prompt", random_state), PromptResult.study, swept, inputs, work) as folder,
     ):
         found = _measured(models, alphas, task, lambda version: folder.unit("version", facts, inputs, version), work)
         if sweep:

@@ -31,7 +31,7 @@ from headscape.studies.work.engines import LocalEngine
 from headscape.studies.work.folder import Folder, study_folder
 from headscape.studies.work.handing import models_for
 from headscape.studies.work.how import How, Work
-from headscape.studies.work.models import place_of, run_of
+from headscape.studies.work.models import model_place, model_run
 from headscape.studies.work.units import run_units
 
 if TYPE_CHECKING:
@@ -97,13 +97,15 @@ def spectra(
     if not any(part.kind == "q" for part in parts):
         why = f"{skipped[0].place}, {skipped[0].why}"
         raise InputError(f"no query and key maps of {model.source} are understood: {why}")
-    place = place_of(model, run)
+    place = model_place(model, run)
     facts = {"source": model.source, "dtype": model.dtype, "rotations": rotations, "seed": random_state}
     facts["quantized"] = model.quantized
     inputs = {"model": model.fingerprint, "control": None if control is None else control.fingerprint}
     with (
         work.started(place),
-        study_folder(run_of(model, run, "weights", random_state), SpectraResult.study, facts, inputs, work) as folder,
+        study_folder(
+            model_run(model, run, "weights", random_state), SpectraResult.study, facts, inputs, work
+        ) as folder,
         one_blas_thread(),
     ):
         own = _units(model, parts, folder, "layer")

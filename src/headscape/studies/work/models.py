@@ -13,7 +13,7 @@ from headscape.errors import InputError
 from headscape.runs import Run
 from headscape.studies.work.how import Say
 
-__all__ = ["Loader", "models_of", "place_of", "run_of"]
+__all__ = ["Loader", "model_place", "model_run", "models_of"]
 
 ARCHITECTURE = ("family", "task", "n_parameters", "n_kv_heads", "max_tokens")
 
@@ -109,7 +109,7 @@ def models_of(
     return own, other  # type: ignore[return-value]
 
 
-def place_of(model: Model, run: Run | str | Path | None) -> Path | None:
+def model_place(model: Model, run: Run | str | Path | None) -> Path | None:
     """Where the run of a study that reads a model and no capture is or will be; an `InputError` if it is of another model."""
     if run is None:
         return None
@@ -120,7 +120,7 @@ def place_of(model: Model, run: Run | str | Path | None) -> Path | None:
     return path.resolve()
 
 
-def run_of(model: Model, run: Run | str | Path | None, kind: str, seed: int) -> Run | None:
+def model_run(model: Model, run: Run | str | Path | None, kind: str, seed: int) -> Run | None:
     """That run, made if it does not exist; None for None, where nothing is kept."""
     if run is None or isinstance(run, Run):
         return run
