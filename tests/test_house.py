@@ -1,6 +1,7 @@
 """The shape of the source: small functions, few parameters, the same files in every study."""
 
 import ast
+import re
 from pathlib import Path
 
 import pytest
@@ -47,3 +48,32 @@ def test_who_knows_one_study_knows_all(folder):
         return
     assert files >= {"__init__.py", "study.py", "result.py", "figures.toml"}
     assert {"figures.py", "findings.py"} <= files or len((folder / "result.py").read_text().splitlines()) < 130
+
+
+FOUR = ("study", "result", "findings", "figures")
+
+
+def test_a_modules_test_is_found_by_its_name():
+    """test_NAME.py in the mirrored folder; a file of another name says which modules it tests as well.
+
+    The four files of a study are tested in its test_study.py, unless they have a test of their own.
+    """
+    tests = Path(__file__).parent
+    files = {path: path.read_text(encoding="utf-8") for path in tests.rglob("test_*.py")}
+    said = [
+        word
+        for text in files.values()
+        for also in re.findall(r"^Also tests ([^\"]+)\.$", text, re.M)
+        for word in re.split(r",\s+", also)
+    ]
+    modules = {
+        ".".join(p.relative_to(SRC).with_suffix("").parts): p
+        for p in SRC.rglob("*.py")
+        if p.name not in ("__init__.py", "__main__.py", "version.py")
+    }
+    assert len(set(said)) == len(said) and set(said) <= set(modules)
+    for name, path in modules.items():
+        place = tests / path.relative_to(SRC).parent
+        names = [path.stem, *(["study"] if path.parent in STUDIES and path.stem in FOUR else [])]
+        found = any((place / f"test_{each}.py").is_file() for each in names)
+        assert found != (name in said), f"{name} has no test of its name, or is named although it has one"

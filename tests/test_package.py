@@ -1,3 +1,8 @@
+"""The package: quick to import, its public names, what it refuses.
+
+Also tests _lazy.
+"""
+
 import re
 import subprocess
 import sys

@@ -1,3 +1,8 @@
+"""Roles of heads that were made for them, and scores as plain sums.
+
+Also tests attention.induction, studies.organize.clusters.
+"""
+
 import numpy as np
 import pandas as pd
 import pytest

@@ -16,6 +16,7 @@ from headscape.checks import check_finite
 from headscape.errors import InputError, about_a_file
 from headscape.fingerprints import file_hash
 from headscape.runs import Run
+from headscape.storage import ArrayWriter
 from headscape.tensor import AttentionTensor, HeadId, Kind, MaskKind, present_entries
 
 __all__ = ["KEEP", "Batch", "Capture", "SampledRows", "open_capture"]
@@ -35,6 +36,12 @@ class Batch:
     info: dict[str, Any]
     names: list[str]
     read: Callable[[str], npt.NDArray[Any]]
+
+    def write(self, path: Path) -> None:
+        """Write it as a file of a run, one array at a time."""
+        with ArrayWriter(path, len(self.names), {"headscape": json.dumps(self.info)}) as writer:
+            for name in self.names:
+                writer.add(name, self.read(name))
 
     def tokens(self, block: str) -> tuple[list[str], list[str]]:
         """The tokens of queries and keys, single tokens also in a pooled capture; empty if none are known."""

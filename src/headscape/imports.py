@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import json
 import re
 import zipfile
 from collections.abc import Mapping, Sequence
@@ -15,11 +14,12 @@ import numpy.typing as npt
 from safetensors import safe_open
 
 from headscape.captures import Batch, Capture
+from headscape.checks import one_of
 from headscape.errors import InputError
 from headscape.fingerprints import full_hash
 from headscape.locks import locked
 from headscape.runs import Run
-from headscape.storage import LOCK, ArrayWriter, foreign_file
+from headscape.storage import LOCK, foreign_file
 from headscape.tensor import Kind, MaskKind
 
 __all__ = ["from_attentions", "import_array", "write_capture"]
@@ -162,10 +162,10 @@ def write_capture(captured: Capture, out: Path, **sections: Mapping[str, Any]) -
 
 
 def _check_choices(kind: str, mask: str | None, dtype: str) -> None:
-    choices = {"kind": (kind, ("probs", "scores")), "mask": (mask, (None, "causal", "full"))}
-    for what, (given, allowed) in (choices | {"dtype": (dtype, ("float16", "float32"))}).items():
-        if given not in allowed:
-            raise InputError(f"{what} is one of {', '.join(str(a) for a in allowed if a)}, not {given!r}")
+    one_of("kind", kind, ("probs", "scores"))
+    if mask is not None:
+        one_of("mask", mask, ("causal", "full"))
+    one_of("dtype", dtype, ("float16", "float32"))
 
 
 def _check_values(values: Array, kind: str, dtype: str, where: str) -> None:
@@ -227,10 +227,7 @@ def _written(batches: Sequence[Batch], out: Path, **sections: Mapping[str, Any])
         run = Run.create(out, **sections)
         try:
             for i, batch in enumerate(batches):
-                metadata = {"headscape": json.dumps(batch.info)}
-                with ArrayWriter(run.batch_path(i), len(batch.names), metadata) as writer:
-                    for name in batch.names:
-                        writer.add(name, batch.read(name))
+                batch.write(run.batch_path(i))
             run.update(finished={"attention": len(batches)})
         except BaseException:
             run.discard()

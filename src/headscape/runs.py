@@ -23,7 +23,7 @@ from headscape.locks import locked
 from headscape.storage import LOCK, PARTIAL, read_json, write_json
 from headscape.version import __version__
 
-__all__ = ["FORMAT", "Run", "find_runs", "human_bytes", "without_places"]
+__all__ = ["FORMAT", "Run", "find_runs", "human_bytes", "human_seconds", "without_places"]
 
 _MAY_DIFFER = {
     ("model", "location"),
@@ -73,6 +73,17 @@ def human_bytes(n: float) -> str:
             return f"{n:.0f} {unit}" if unit == "B" else f"{n:.1f} {unit}"
         n /= 1000
     return f"{n:.1f} TB"
+
+
+def human_seconds(seconds: float) -> str:
+    """Seconds for people.
+
+    >>> human_seconds(0.42), human_seconds(75), human_seconds(9000)
+    ('0.42 s', '75 s', '2.5 h')
+    """
+    if seconds < 100:
+        return f"{seconds:.2g} s"
+    return f"{seconds / 60:.0f} min" if seconds < 6000 else f"{seconds / 3600:.1f} h"
 
 
 def without_places(facts: Mapping[str, Any]) -> dict[str, Any]:

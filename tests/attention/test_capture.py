@@ -1,3 +1,9 @@
+"""Capture against the model's own eager attention, for every architecture of the zoo.
+
+Also tests captures, attention.capture_tap, attention.intercept, attention.multihead, attention.parity,
+attention.sites, attention.tapping, attention.taps.
+"""
+
 import json
 import os
 import signal

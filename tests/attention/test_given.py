@@ -1,4 +1,7 @@
-"""Whatever a researcher holds goes in: sentences, prompts, ids, dictionaries of a processor, wrapped models."""
+"""Whatever a researcher holds goes in: sentences, prompts, ids, dictionaries of a processor, wrapped models.
+
+Also tests attention.samples.
+"""
 
 from types import SimpleNamespace
 

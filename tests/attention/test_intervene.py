@@ -1,3 +1,8 @@
+"""Interventions against the same change made by hand, and the model as it was afterwards.
+
+Also tests attention.wrapping.
+"""
+
 import numpy as np
 import pytest
 import torch

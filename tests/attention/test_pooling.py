@@ -1,3 +1,8 @@
+"""Pooled captures against block means of whole maps.
+
+Also tests attention.masks.
+"""
+
 import json
 from itertools import pairwise
 

@@ -1,4 +1,7 @@
-"""Watching a pass: what is seen of a layer, states by depth, and float64."""
+"""Watching a pass: what is seen of a layer, states by depth, and float64.
+
+Also tests attention.depth.
+"""
 
 import numpy as np
 import pytest

@@ -1,4 +1,7 @@
-"""The command claims on a model and on its run."""
+"""The command claims on a model and on its run.
+
+Also tests report.claims_page.
+"""
 
 from importlib import import_module
 from pathlib import Path

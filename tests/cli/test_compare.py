@@ -1,4 +1,7 @@
-"""headscape compare: tables, page and errors as a user meets them."""
+"""headscape compare: tables, page and errors as a user meets them.
+
+Also tests report.compare_page.
+"""
 
 import json
 import sys

@@ -1,4 +1,7 @@
-"""The help: every command in a group, and no type or bound that tells a reader nothing."""
+"""The help: every command in a group, and no type or bound that tells a reader nothing.
+
+Also tests cli.options.
+"""
 
 import pytest
 from typer.testing import CliRunner

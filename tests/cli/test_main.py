@@ -1,4 +1,7 @@
-"""How the program ends: versions, mistakes, internal errors, Ctrl-C."""
+"""How the program ends: versions, mistakes, internal errors, Ctrl-C.
+
+Also tests errors.
+"""
 
 import subprocess
 import sys

@@ -1,4 +1,4 @@
-"""capture, import, check and models, as a user meets them."""
+"""capture and import, as a user meets them."""
 
 import json
 import subprocess
@@ -12,25 +12,6 @@ from commands import headscape, one_line_error
 from headscape.cli import main
 from headscape.cli.runs import _numbers
 from tiny import attention
-
-
-@pytest.fixture(scope="module")
-def tiny(tmp_path_factory):
-    """A folder with a tiny Llama and the tokenizer of a bundled model cut to its vocabulary."""
-    import transformers
-    from tokenizers import Tokenizer, models, pre_tokenizers
-
-    from zoo import make
-
-    folder = tmp_path_factory.mktemp("tiny") / "llama"
-    make("llama").save_pretrained(folder)
-    words = {f"w{i}": i for i in range(99)} | {"[UNK]": 99}
-    tokenizer = Tokenizer(models.WordLevel(words, unk_token="[UNK]"))
-    tokenizer.pre_tokenizer = pre_tokenizers.Whitespace()
-    transformers.PreTrainedTokenizerFast(tokenizer_object=tokenizer, unk_token="[UNK]").save_pretrained(folder)
-    text = folder.parent / "text.txt"
-    text.write_text(" ".join(f"w{i % 97}" for i in range(400)))
-    return folder, text
 
 
 def test_capture_writes_a_run_that_can_be_listed_and_deleted(tiny, tmp_path):
@@ -71,16 +52,6 @@ def test_the_same_seed_gives_the_same_bytes(tiny, tmp_path):
         assert (tmp_path / "a/attention" / name).read_bytes() == (tmp_path / "b/attention" / name).read_bytes()
 
 
-def test_check_prints_the_parity_table(tiny):
-    done = headscape("check", tiny[0], check=0)
-    assert "largest difference" in done.stdout and "ok" in done.stdout and "interface" in done.stdout
-
-
-def test_models_lists_what_is_bundled():
-    entries = json.loads(headscape("models", "--json", check=0).stdout)
-    assert {e["name"] for e in entries} == {"smollm2-135m", "minilm-l6", "gemma3-270m", "mpnet-base", "vit-fmnist"}
-
-
 def test_import_makes_a_run(tmp_path):
     np.save(tmp_path / "a.npy", attention())
     done = headscape("import", "a.npy", "--layout", "layer,head,query,key", cwd=tmp_path, check=0)
@@ -112,8 +83,6 @@ def test_mistakes_are_one_line_and_exit_code_two(tiny, tmp_path, monkeypatch, ca
         (["import", "none.npy"], "no file"),
         (["import", "short.txt", "--kind", "logits"], "kind is one of probs, scores, not 'logits'"),
         (["runs", "delete", "nothing", "--yes"], "not a run directory"),
-        (["models", "--get", "nope"], "no bundled model"),
-        (["check", "missing.gguf"], "no file"),
     ]:
         monkeypatch.setattr(sys, "argv", ["headscape", *map(str, arguments)])
         with pytest.raises(SystemExit) as stopped:
@@ -131,6 +100,6 @@ def test_layers_are_a_short_list_of_numbers():
 
 
 def test_help_has_an_example_for_every_command():
-    for command in ("demo", "models", "check", "capture", "import"):
+    for command in ("demo", "capture", "import"):
         done = headscape(*command.split(), "--help", check=0)
         assert "Example" in done.stdout, command

@@ -1,4 +1,7 @@
-"""headscape series: from runs and from saved checkpoints, as a user meets it."""
+"""headscape series: from runs and from saved checkpoints, as a user meets it.
+
+Also tests report.series_page, studies.series.checkpoints.
+"""
 
 import json
 import re

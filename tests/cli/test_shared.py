@@ -1,4 +1,7 @@
-"""What the commands share: one bar per stage with an honest total, and three lines at the end."""
+"""What the commands share: one bar per stage with an honest total, and three lines at the end.
+
+Also tests cli.records.
+"""
 
 import numpy as np
 import pytest

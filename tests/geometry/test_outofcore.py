@@ -1,4 +1,7 @@
-"""Distances in tiles and from disk are those from memory, bit by bit; and what disk and memory must not do."""
+"""Distances in tiles and from disk are those from memory, bit by bit; and what disk and memory must not do.
+
+Also tests geometry.arrays, geometry.memory, geometry.scratch, geometry.slices.
+"""
 
 import os
 import re

@@ -1,4 +1,7 @@
-"""The questionnaire against its slow twin, its manners, and what must not change its result."""
+"""The questionnaire against its slow twin, its manners, and what must not change its result.
+
+Also tests geometry.compression, geometry.consensus, geometry.matrix.
+"""
 
 import pickle
 import tracemalloc

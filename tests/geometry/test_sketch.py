@@ -1,4 +1,7 @@
-"""The sketch is right on average, stays within the error it states, and is the same however it is made."""
+"""The sketch is right on average, stays within the error it states, and is the same however it is made.
+
+Also tests geometry.folder_means.
+"""
 
 import numpy as np
 import pytest

@@ -1,3 +1,8 @@
+"""The layer against its equations written out, and against torch where it has no memory.
+
+Also tests hopfield.state.
+"""
+
 import math
 
 import pytest

@@ -1,3 +1,8 @@
+"""Criteria on a network where the answer is planted.
+
+Also tests pruning.evidence.
+"""
+
 import numpy as np
 import pytest
 import torch

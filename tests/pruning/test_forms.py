@@ -1,4 +1,7 @@
-"""The three forms of a pruned network compute what the ablated one does, and hold what they promise."""
+"""The three forms of a pruned network compute what the ablated one does, and hold what they promise.
+
+Also tests attention.projections.
+"""
 
 import numpy as np
 import pytest

@@ -1,4 +1,7 @@
-"""GGUF files of architecture deci: opened again by headscape, and run by an unmodified llama.cpp."""
+"""GGUF files of architecture deci: opened again by headscape, and run by an unmodified llama.cpp.
+
+Also tests attention.convert, attention.deci.
+"""
 
 import json
 import tracemalloc

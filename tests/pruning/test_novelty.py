@@ -1,4 +1,7 @@
-"""Block elimination is additive and exact: its slow twin solves anew for every candidate."""
+"""Block elimination is additive and exact: its slow twin solves anew for every candidate.
+
+Also tests pruning.units.
+"""
 
 import numpy as np
 import torch

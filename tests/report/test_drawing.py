@@ -1,4 +1,7 @@
-"""Figures for paper show what their data say."""
+"""Figures for paper show what their data say.
+
+Also tests report.drawing_heads, report.palette.
+"""
 
 import itertools
 

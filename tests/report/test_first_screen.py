@@ -1,4 +1,7 @@
-"""The first screen in a browser: link, address, keys, search, filter, strip, saving, and reading it by keyboard alone."""
+"""The first screen in a browser: link, address, keys, search, filter, strip, saving, and reading it by keyboard alone.
+
+Also tests report.first.
+"""
 
 import numpy as np
 import pytest

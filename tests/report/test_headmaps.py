@@ -1,4 +1,7 @@
-"""Attention maps as pictures: what their greys mean, how many fit, and what is said of the others."""
+"""Attention maps as pictures: what their greys mean, how many fit, and what is said of the others.
+
+Also tests report.greys, report.orders.
+"""
 
 import json
 

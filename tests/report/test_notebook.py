@@ -1,4 +1,7 @@
-"""A result shows itself in a notebook."""
+"""A result shows itself in a notebook.
+
+Also tests hooks.
+"""
 
 import os
 import re

@@ -1,4 +1,7 @@
-"""Figures as data for the page."""
+"""Figures as data for the page.
+
+Also tests report.marks, report.plots.
+"""
 
 import numpy as np
 import pytest

@@ -1,4 +1,7 @@
-"""One attention layer against its Gaussians: the same written out, and planted truths."""
+"""One attention layer against its Gaussians: the same written out, and planted truths.
+
+Also tests attention.layers, statistics.fixed_weights.
+"""
 
 import numpy as np
 import pytest

@@ -1,4 +1,7 @@
-"""Hoelder exponents of matrices whose exponent is known, and the definition of eq. 2 checked by brute force."""
+"""Hoelder exponents of matrices whose exponent is known, and the definition of eq. 2 checked by brute force.
+
+Also tests wavelets.powerlaw.
+"""
 
 import itertools
 

@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import numpy as np
 import torch
 from torch import Tensor
 
 from headscape.attention.placing import present
 from headscape.attention.weights import parts_of, read
+from headscape.attention.wrapping import Model
 from headscape.errors import InputError
 from headscape.tensor import HeadId
-
-if TYPE_CHECKING:
-    from headscape.attention.models import Model
 
 __all__ = ["copying_scores"]
 

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from headscape.attention import bundled
-from headscape.attention.deci import read_deci, read_tokenizer
+from headscape.attention.deci import deci_tokenizer, read_deci
 from headscape.attention.gguf_reader import open_gguf
 from headscape.attention.loading import gguf_weights, mark_ragged, quiet, read_gguf
 from headscape.attention.ragged import write_plans
@@ -54,7 +54,7 @@ def converted(file: Path, say: Callable[[str], None]) -> Path:
         made = Path(scratch) / "model"
         made.mkdir()
         if said.get("general.architecture") == "deci":
-            (module, plans), tokenizer = read_deci(file, reader), read_tokenizer(file, Path(scratch))
+            (module, plans), tokenizer = read_deci(file, reader), deci_tokenizer(file, Path(scratch))
             module.save_pretrained(made)
             if plans:
                 write_plans(made, plans)

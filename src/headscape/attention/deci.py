@@ -12,7 +12,7 @@ from headscape.attention.gguf_reader import open_gguf
 from headscape.attention.loading import read_gguf_tokenizer
 from headscape.errors import InputError
 
-__all__ = ["read_deci", "read_tokenizer"]
+__all__ = ["deci_tokenizer", "read_deci"]
 
 LAYER = {
     "attn_q": "self_attn.q_proj",
@@ -105,7 +105,7 @@ def _ours(
     return {f"model.layers.{layer}.{LAYER[kind]}.{end}": np.ascontiguousarray(array)} if kind in LAYER else {}
 
 
-def read_tokenizer(file: Path, scratch: Path) -> Any:
+def deci_tokenizer(file: Path, scratch: Path) -> Any:
     """The tokenizer, which transformers reads from a file that claims to be of architecture llama; None without one."""
     import gguf
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, nullcontext
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -17,10 +17,8 @@ from headscape.attention.projections import output_projections
 from headscape.attention.samples import Sample
 from headscape.attention.sites import run
 from headscape.attention.stack import stack_of
+from headscape.attention.wrapping import Model
 from headscape.errors import HeadscapeError, InputError
-
-if TYPE_CHECKING:
-    from headscape.attention.models import Model
 
 __all__ = [
     "SeenError",
@@ -29,8 +27,8 @@ __all__ = [
     "finite",
     "followed",
     "in_double",
-    "joined",
     "layers_and_outputs",
+    "one_batch",
     "precision",
 ]
 
@@ -48,7 +46,7 @@ def as_array(tensor: Tensor) -> Array:
     return tensor.detach().float().cpu().numpy()
 
 
-def joined(samples: Sequence[Sample]) -> dict[str, Tensor]:
+def one_batch(samples: Sequence[Sample]) -> dict[str, Tensor]:
     """Samples of one shape as one batch of arguments.
 
     Raises an `InputError` when their shapes differ: what follows is measured position by position.
@@ -175,7 +173,7 @@ def by_depth(
 
     scaled = nullcontext() if alpha == 1 else scale_scores(model, heads, alpha**2)
     with torch.no_grad(), scaled, followed(model, skip, take):
-        run(model, joined(samples), whole=False)
+        run(model, one_batch(samples), whole=False)
     return found
 
 

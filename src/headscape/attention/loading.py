@@ -254,9 +254,8 @@ def read_gguf(file: Path) -> tuple[Any, Any]:
     import torch
     import transformers
 
-    options: dict[str, Any] = {"gguf_file": file.name, "local_files_only": True, "trust_remote_code": False}
     with reading(file), fast_reader():
-        config = transformers.AutoConfig.from_pretrained(file.parent, **options)
+        config = _of_gguf(transformers.AutoConfig, file)
         build: Any = transformers.AutoModelForCausalLM.from_config
         with torch.device("meta"):
             module = build(config, trust_remote_code=False)
@@ -267,9 +266,12 @@ def read_gguf_tokenizer(file: Path) -> Any:
     """The tokenizer of a GGUF file."""
     import transformers
 
-    options: dict[str, Any] = {"gguf_file": file.name, "local_files_only": True, "trust_remote_code": False}
     with reading(file), fast_reader():
-        return transformers.AutoTokenizer.from_pretrained(file.parent, **options)
+        return _of_gguf(transformers.AutoTokenizer, file)
+
+
+def _of_gguf(kind: Any, file: Path) -> Any:
+    return kind.from_pretrained(file.parent, gguf_file=file.name, local_files_only=True, trust_remote_code=False)
 
 
 def gguf_weights(reader: Any, module: Any) -> Iterator[tuple[str, Any]]:

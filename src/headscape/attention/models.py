@@ -23,7 +23,7 @@ from headscape.attention.loading import (
 )
 from headscape.attention.placing import DeviceMap
 from headscape.attention.wrapping import Model, described, wrap_module
-from headscape.checks import seed
+from headscape.checks import one_of, seed
 from headscape.errors import InputError
 from headscape.fingerprints import file_hash, full_hash
 
@@ -115,8 +115,7 @@ def load_model(
         raise InputError("loading a model needs torch and transformers: pip install 'headscape[models]'")
     if not isinstance(spec, (str, Path)):
         raise InputError(f"a model is given by its name or path, not {spec!r}")
-    if dtype not in DTYPES:
-        raise InputError(f"dtype is one of {', '.join(DTYPES)}, not {dtype!r}")
+    one_of("dtype", dtype, DTYPES)
     if random_init is not None:
         seed(random_init, "random_init")
     device_map = SPREAD.get(device, device_map)

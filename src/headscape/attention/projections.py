@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
@@ -14,10 +14,8 @@ from headscape.attention.placing import on_disk, present
 from headscape.attention.sites import example_input, run
 from headscape.attention.tapping import tapped
 from headscape.attention.taps import AttentionCall, Tap
+from headscape.attention.wrapping import Model
 from headscape.errors import InputError
-
-if TYPE_CHECKING:
-    from headscape.attention.models import Model
 
 __all__ = [
     "Layout",

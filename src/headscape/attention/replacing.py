@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy.typing as npt
 import torch
@@ -16,10 +16,8 @@ from headscape.attention.loss import task_loss, tasks_of
 from headscape.attention.samples import Sample
 from headscape.attention.sites import run
 from headscape.attention.stack import stack_of
+from headscape.attention.wrapping import Model
 from headscape.tensor import HeadId
-
-if TYPE_CHECKING:
-    from headscape.attention.models import Model
 
 __all__ = ["LOSS", "STATE", "Intervention", "effect_unit"]
 

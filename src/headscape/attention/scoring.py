@@ -4,21 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from headscape.attention.samples import Sample
 from headscape.attention.sites import run
 from headscape.attention.tapping import tapped
 from headscape.attention.taps import AttentionCall, Tap
 from headscape.attention.weights import Part, parts_of, read
+from headscape.attention.wrapping import Model
 from headscape.tensor import HeadId
-
-if TYPE_CHECKING:
-    from headscape.attention.models import Model
-    from headscape.attention.samples import Sample
 
 __all__ = ["PARTS", "score_parts", "score_shares", "sink_features"]
 

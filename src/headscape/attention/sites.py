@@ -5,18 +5,16 @@ from __future__ import annotations
 import re
 from collections import Counter
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from headscape.attention.tapping import tapped
 from headscape.attention.taps import AttentionCall, Tap
+from headscape.attention.wrapping import Model
 from headscape.errors import HeadscapeError, InputError
 from headscape.tensor import HeadId, MaskKind
-
-if TYPE_CHECKING:
-    from headscape.attention.models import Model
 
 __all__ = ["Site", "example_input", "find_sites", "run", "select_heads"]
 

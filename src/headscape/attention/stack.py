@@ -5,13 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from torch import nn
 
-if TYPE_CHECKING:
-    from headscape.attention.models import Model
-    from headscape.attention.sites import Site
+from headscape.attention.sites import Site
+from headscape.attention.wrapping import Model
 
 __all__ = ["Stack", "stack_of"]
 

@@ -6,29 +6,23 @@ import sys
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
+import numpy as np
 import numpy.typing as npt
 import torch
 from torch import Tensor, nn
 
-from headscape.attention.depth import SeenError, as_array, finite, followed, joined
+from headscape.attention.depth import SeenError, as_array, finite, followed, one_batch
 from headscape.attention.layers import LayerData
 from headscape.attention.samples import Sample
 from headscape.attention.sites import Site, run
 from headscape.attention.tapping import tapped, way_of
 from headscape.attention.taps import AttentionCall, Tap
 from headscape.attention.weights import check_weights
+from headscape.attention.wrapping import Model
 
-if TYPE_CHECKING:
-    from headscape.attention.models import Model
-
-__all__ = [
-    "LayerData",
-    "Watched",
-    "headed",
-    "watch_layers",
-]
+__all__ = ["LayerData", "Watched", "embedded", "headed", "watch_layers"]
 
 Array = npt.NDArray[Any]
 OFF = 1e-3
@@ -211,7 +205,7 @@ def watch_layers(
         if follow is not None:
             hooks.enter_context(followed(model, True, lambda state: follow(finite(model, state))))
         hooks.enter_context(tapped(model.module, watcher, model.attention))
-        result = run(model, joined(samples), whole=False, hidden=model.task != "module")
+        result = run(model, one_batch(samples), whole=False, hidden=model.task != "module")
     name = {"seq2seq-lm": f"{block.split('.')[0]}_hidden_states"}.get(model.task, "hidden_states")
     states, last = getattr(result, name, None), getattr(result, "last_hidden_state", None)
     return Watched(
@@ -230,6 +224,18 @@ class _Ran:
 
     def __getitem__(self, place: int) -> Tensor | None:
         return self.last_hidden_state if place == 0 else None
+
+
+def embedded(model: Model, ids: Array | None = None) -> Array:
+    """What the embedding module outputs for token ids (...,), or for the whole vocabulary: (..., dim).
+
+    Not the rows of its table: Gemma's module multiplies them by the root of the hidden size.
+    """
+    module: Any = model.module
+    embed = module.get_input_embeddings()
+    asked = torch.arange(len(embed.weight)) if ids is None else torch.from_numpy(np.ascontiguousarray(ids))
+    with torch.no_grad():
+        return np.asarray(embed(asked.to(model.device)).float().cpu().numpy())
 
 
 def headed(model: Model, sample: Sample, last: Array) -> Tensor:

@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -15,11 +15,9 @@ from torch import Tensor, nn
 
 from headscape.attention.placing import on_disk, present
 from headscape.attention.projections import columns_of, input_width, layout_of, output_projections, output_width
+from headscape.attention.sites import Site
+from headscape.attention.wrapping import Model
 from headscape.errors import InputError
-
-if TYPE_CHECKING:
-    from headscape.attention.models import Model
-    from headscape.attention.sites import Site
 
 __all__ = [
     "KINDS",

@@ -197,35 +197,23 @@ def wrap_module(
     AttentionTensor(5 queries x 5 keys x 2 heads, full, probs)
     """
     module, tokenizer, attention = _underlying(module, tokenizer, attention)
+    parameter, kind = next(module.parameters()), type(module).__name__
+    known: dict[str, Any] = {"source": name or kind, "licence": "unknown", "device": str(parameter.device)}
+    known["dtype"] = str(parameter.dtype).removeprefix("torch.")
     if hasattr(module, "config") and hasattr(module.config, "model_type"):
-        parameter = next(module.parameters())
-        return described(
-            module.eval(),
-            tokenizer,
-            source=name or type(module).__name__,
-            folder=None,
-            device=str(parameter.device),
-            dtype=str(parameter.dtype).removeprefix("torch."),
-            licence="unknown",
-            prefix=(),
-            notes=(),
-        )
-    parameter = next(module.parameters())
+        return described(module.eval(), tokenizer, folder=None, **known)
     return Model(
         module=module.eval(),
         tokenizer=tokenizer,
         images=None,
-        source=name or type(module).__name__,
-        family=type(module).__name__,
+        family=kind,
         task="module",
         n_kv_heads=0,
         n_parameters=sum(p.numel() for p in module.parameters()),
-        licence="unknown",
         max_tokens=None,
-        device=str(parameter.device),
-        dtype=str(parameter.dtype).removeprefix("torch."),
         attention=None if attention is None else tuple(attention),
         example=example,
+        **known,
     )
 
 

@@ -16,28 +16,15 @@ from headscape.stopping import Stopped, stop_line, stoppable
 from headscape.version import __version__
 
 __all__ = ["main"]
-MODULES = (  # each registers its commands when it is imported
-    *(
-        "claims",
-        "collapse",
-        "compare",
-        "compress",
-        "gaussian",
-        "heads",
-        "housekeeping",
-        "laws",
-        "models",
-        "organize",
-        "prompt",
-        "prune",
-        "runs",
-    ),
-    *("series", "softmax", "spectra", "train"),
+MODULES = (
+    "claims collapse compare compress gaussian heads housekeeping laws models organize prompt prune runs series softmax "
+    "spectra train"
 )
+"""Each registers its commands when it is imported."""
 EXTRAS = {"matplotlib": "report", "plotly": "report", "dask": "scale", "distributed": "scale"}
 
 
-for module in MODULES:
+for module in MODULES.split():
     import_module(f"headscape.cli.{module}")
 arrange(app)
 

@@ -4,18 +4,16 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar
+from typing import Annotated, Any, ClassVar
 
 import typer
 
+from headscape.attention.wrapping import Model
 from headscape.cli import options as o
 from headscape.cli.records import Loading, command
 from headscape.cli.runs import capture_to, default_run, source_of
 from headscape.cli.shared import finish
 from headscape.errors import InputError
-
-if TYPE_CHECKING:
-    from headscape.attention.models import Model
 
 
 @dataclass(frozen=True)

@@ -9,8 +9,7 @@ import typer
 
 from headscape.cli import options as o
 from headscape.cli.records import Working, command
-from headscape.cli.shared import finish, listed
-from headscape.errors import InputError
+from headscape.cli.shared import finish, numbers
 
 
 @command(epilog="Example: `headscape laws --out runs/laws --dim 100 --radii 1,10`")
@@ -24,10 +23,7 @@ def laws(
     """Draw random vectors and matrices and compare with chapters 5 and 6 of Wertich's thesis (2024); no model is needed."""
     from headscape.studies.laws import laws as run_laws
 
-    try:
-        lengths = tuple(float(part) for part in listed(radii) or [])
-    except ValueError:
-        raise InputError(f"'{radii}' is not a list of numbers like 1,10") from None
+    lengths = tuple(numbers(radii, float, "1,10"))
     with asked.working("drawing") as how:
         result = run_laws(to, n=dim, radii=lengths, draws=draws, random_state=asked.seed, **how)
     finish(result, asked.as_json, at=to)

@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
-from typing import Annotated, Any, TypeVar
+from typing import Annotated, Any
 
 import typer
 
 from headscape.cli import options as o
 from headscape.cli.records import Choosing, command
-from headscape.cli.shared import finish, listed, sayer
-from headscape.errors import InputError
-
-Number = TypeVar("Number", int, float)
+from headscape.cli.shared import finish, numbers, sayer
 
 
 @command(epilog="Example: `headscape prompt smollm2-135m --shots 3 --word Ant`")
@@ -45,7 +41,7 @@ def prompt(
     from headscape.studies.prompt import prompt as run_prompt
     from headscape.studies.prompt.study import request
 
-    factors, counts = _numbers(alphas, float, "0.5,2"), _numbers(sweep, int, "0,1,3,5,8")
+    factors, counts = numbers(alphas, float, "0.5,2"), numbers(sweep, int, "0,1,3,5,8")
     _, targets = request(
         word, shots, table, prompts, factors, random_state=asked.seed, sweep=counts
     )  # before a model is loaded for nothing
@@ -57,11 +53,3 @@ def prompt(
         result = run_prompt(loaded, path, control=control, random_state=asked.seed, **options, **how)
     finish(result, asked.as_json, at=path, run=str(path), prompt=result.text, clues=dict(result.clues))
     sayer(asked.quiet or asked.as_json)(f"{path}: `headscape report {path}` shows the maps")
-
-
-def _numbers(text: str, kind: Callable[[str], Number], example: str) -> list[Number]:
-    """A list of numbers as typed on the command line."""
-    try:
-        return [kind(part) for part in listed(text) or [] if part]
-    except ValueError:
-        raise InputError(f"'{text}' is not a list of numbers like {example}") from None

@@ -11,7 +11,7 @@ from functools import wraps
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, get_origin, get_type_hints
 
 from headscape.cli import options as o
-from headscape.cli.shared import app, load, loader, progress_bar, sayer
+from headscape.cli.shared import app, loader, progress_bar, sayer
 
 if TYPE_CHECKING:
     from headscape.attention.models import Model
@@ -42,7 +42,7 @@ class Fetching(Ending):
 
     def load(self, model: str) -> Model:
         """The model that was named."""
-        return load(model, self.device, self.weights, self.online, self.quiet)
+        return loader(self.device, self.online, self.quiet, self.weights).load(model)
 
 
 @dataclass(frozen=True)
@@ -89,12 +89,12 @@ class Loading(Working):
 
     @property
     def loader(self) -> Loader:
-        """What loads the model of a run, in the number type of the run."""
-        return loader(self.device, self.online, self.quiet)
+        """What loads the model of a run, in the number type of the run unless one was chosen."""
+        return loader(self.device, self.online, self.quiet, getattr(self, "weights", None))
 
-    def load(self, model: str, **more: Any) -> Model:
-        """A model that was named."""
-        return load(model, self.device, "float32", self.online, self.quiet, **more)
+    def load(self, model: str, random_init: int | None = None) -> Model:
+        """A model that was named, by default in float32."""
+        return self.loader.load(model, random_init=random_init)
 
 
 @dataclass(frozen=True)
@@ -102,15 +102,6 @@ class Choosing(Loading):
     """The same where the number type of the weights can be chosen."""
 
     weights: o.Weights = "float32"
-
-    @property
-    def loader(self) -> Loader:
-        """What loads the model of a run."""
-        return loader(self.device, self.online, self.quiet, self.weights)
-
-    def load(self, model: str, **more: Any) -> Model:
-        """A model that was named."""
-        return load(model, self.device, self.weights, self.online, self.quiet, **more)
 
 
 @dataclass(frozen=True)

@@ -140,20 +140,9 @@ def _numbers(text: str | None) -> list[int] | None:
     return numbers if text is not None else None
 
 
-def _duration(seconds: float) -> str:
-    """Seconds for people.
-
-    >>> _duration(0.42), _duration(75), _duration(9000)
-    ('0.42 s', '75 s', '2.5 h')
-    """
-    if seconds < 100:
-        return f"{seconds:.2g} s"
-    return f"{seconds / 60:.0f} min" if seconds < 6000 else f"{seconds / 3600:.1f} h"
-
-
 def _print_estimate(loaded: Model, source: Source, asked: Ending, options: dict[str, Any]) -> None:
     from headscape.attention.capture import plan_capture
-    from headscape.runs import human_bytes
+    from headscape.runs import human_bytes, human_seconds
 
     sayer(asked.quiet)("timing a few short passes; nothing is written")
     needed = plan_capture(loaded, _inputs(loaded, source, asked.quiet), **options)
@@ -173,7 +162,7 @@ def _print_estimate(loaded: Model, source: Source, asked: Ending, options: dict[
     rows = [
         ["memory", f"{human_bytes(needed.model_bytes)} for the model, about {human_bytes(needed.memory_bytes)} more"],
         ["disk", f"{human_bytes(disk[0])} per batch, {human_bytes(disk[1])} in total"],
-        ["time", f"about {_duration(needed.seconds)} for {needed.batches} x {needed.n_tokens} tokens"],
+        ["time", f"about {human_seconds(needed.seconds)} for {needed.batches} x {needed.n_tokens} tokens"],
         ["", f"an estimate from passes of {passes} tokens{formula}; excludes writing to disk, at the current load"],
     ]
     print_table("A capture would take", ["", ""], rows)

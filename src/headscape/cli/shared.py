@@ -8,7 +8,7 @@ import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import typer
 from rich.console import Console
@@ -21,10 +21,10 @@ from headscape.papers import claim
 if TYPE_CHECKING:
     import pandas as pd
 
-    from headscape.attention.models import Model
     from headscape.results import Result
     from headscape.studies.work.models import Loader
 
+Number = TypeVar("Number", int, float)
 app = typer.Typer(
     name="headscape",
     help="Map the attention heads of a transformer.",
@@ -214,11 +214,6 @@ def print_frame(title: str, frame: pd.DataFrame) -> None:
     print_table(title, columns, rows, right=tuple(numbers))
 
 
-def load(spec: str, device: str, weights: str, online: bool, quiet: bool, random_init: int | None = None) -> Model:
-    """Load a model and say what is fetched."""
-    return loader(device, online, quiet, weights).load(spec, random_init=random_init)
-
-
 def tokenizer_of(spec: str) -> Any:
     """The tokenizer of a model folder or a bundled model."""
     from headscape.attention import bundled
@@ -235,17 +230,12 @@ def tokenizer_of(spec: str) -> Any:
 
 
 def loader(device: str, online: bool, quiet: bool, weights: str | None = None) -> Loader:
-    """How the model of a run is loaded."""
+    """How a model is loaded, and what is fetched is said; settings that no model can be loaded with are refused."""
     from headscape.studies.work.models import Loader
 
-    _check_place(device, weights)
-    return Loader(device, weights, online, sayer(quiet))
-
-
-def _check_place(device: str, weights: str | None) -> None:
-    """Refuse settings that no model can be loaded with, even if the study could do without its model."""
     one_of("device", device.partition(":")[0], ("auto", "cpu", "cuda", "mps", "split", "disk"))
     one_of("weights", weights, ("float32", "bfloat16", "float16", "auto"))
+    return Loader(device, weights, online, sayer(quiet))
 
 
 def open_page(page: Path, show: bool, say: bool = True) -> None:
@@ -261,6 +251,14 @@ def open_page(page: Path, show: bool, say: bool = True) -> None:
 def listed(text: str | None) -> list[str] | None:
     """The parts of a list with commas."""
     return None if text is None else [part.strip() for part in text.split(",")]
+
+
+def numbers(text: str | None, kind: Callable[[str], Number], example: str) -> list[Number]:
+    """The numbers of a list with commas."""
+    try:
+        return [kind(part) for part in listed(text) or [] if part]
+    except ValueError:
+        raise InputError(f"'{text}' is not a list of numbers like {example}") from None
 
 
 def one_of(name: str, value: str | None, allowed: Sequence[str]) -> None:

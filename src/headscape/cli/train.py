@@ -10,7 +10,7 @@ import typer
 
 from headscape.cli import options as o
 from headscape.cli.records import Working, command
-from headscape.cli.shared import finish, listed, print_frame, print_json, tokenizer_of
+from headscape.cli.shared import finish, listed, numbers, print_frame, print_json, tokenizer_of
 from headscape.errors import InputError
 
 
@@ -56,7 +56,7 @@ class Kinds:
     @property
     def options(self) -> dict[str, Any]:
         """As the study takes them."""
-        alphas = {"alpha": _numbers(self.alpha, "alphas"), "alpha_hidden": _numbers(self.alpha_hidden, "alphas")}
+        alphas = {name: numbers(getattr(self, name), float, "0.3,0.5") for name in ("alpha", "alpha_hidden")}
         return {"arms": listed(self.arms) or (), "init": self.init, **alphas}
 
 
@@ -79,7 +79,7 @@ class Search:
     @property
     def options(self) -> dict[str, Any]:
         """As the study takes them."""
-        return asdict(self) | {"rates": None if self.rates is None else _numbers(self.rates, "learning rates")}
+        return asdict(self) | {"rates": None if self.rates is None else numbers(self.rates, float, "1e-3,3e-3")}
 
 
 @dataclass(frozen=True)
@@ -149,13 +149,6 @@ def train(
         result = run_train(network, folder, **options, **how)
     further = result.settings["network"]["kind"] == "model"  # which the collapse study does not take
     finish(result, asked.as_json, at=folder, then="more seeds: the same command with --seeds" if further else None)
-
-
-def _numbers(text: str, what: str) -> list[float]:
-    try:
-        return [float(part) for part in text.split(",")]
-    except ValueError:
-        raise InputError(f"{what} must be numbers separated by commas, not {text!r}") from None
 
 
 def _list(as_json: bool) -> None:

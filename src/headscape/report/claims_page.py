@@ -4,17 +4,15 @@ from __future__ import annotations
 
 from pathlib import Path
 from string import Template
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+import pandas as pd
 
 from headscape.report.findings import VERDICTS
 from headscape.report.page import asset, source_hash
 from headscape.report.text import escape, slug
 from headscape.storage import replacing
-
-if TYPE_CHECKING:
-    import pandas as pd
-
-    from headscape.studies.claims.result import ClaimsResult
+from headscape.studies.claims.result import ClaimsResult
 
 __all__ = ["write_claims_page"]
 

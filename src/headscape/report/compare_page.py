@@ -4,14 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from headscape.report.gather import gather
 from headscape.report.page import Page
 from headscape.runs import Run
-
-if TYPE_CHECKING:
-    from headscape.studies.compare.result import CompareResult
+from headscape.studies.compare.result import CompareResult
 
 __all__ = ["write_compare_page"]
 

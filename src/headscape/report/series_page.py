@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from headscape.report.gather import gather
 from headscape.report.page import Page
-
-if TYPE_CHECKING:
-    from headscape.studies.series.result import SeriesResult
+from headscape.studies.series.result import SeriesResult
 
 __all__ = ["write_series_page"]
 

@@ -1,4 +1,7 @@
-"""headscape claims: every claim of the list, once, with the verdict of the study that tests it."""
+"""headscape claims: every claim of the list, once, with the verdict of the study that tests it.
+
+Also tests studies.claims.needs.
+"""
 
 import json
 from types import SimpleNamespace

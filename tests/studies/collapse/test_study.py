@@ -1,4 +1,7 @@
-"""The collapse study of a model, in all its variants."""
+"""The collapse study of a model, in all its variants.
+
+Also tests studies.collapse.measures, studies.collapse.tables, studies.collapse.variants.
+"""
 
 import copy
 import math
@@ -17,7 +20,7 @@ from headscape.collapse.similarity import histogram, token_similarities
 from headscape.studies.collapse import collapse
 from headscape.studies.collapse import variants as variants_module
 from headscape.studies.collapse.result import FOUR, CollapseResult
-from headscape.studies.collapse.variants import in_double, shuffled, variants_of
+from headscape.studies.collapse.variants import double_copy, shuffled, variants_of
 from headscape.studies.work.folder import kept_studies
 from tiny import Letters
 from zoo import make
@@ -30,7 +33,7 @@ def tiny(name, tokens=14, batches=2, text="abcdefgh the quick brown fox " * 6):
 
 def by_hand(model, pixels, skip=True, alpha_hidden=0.0):
     """The ViT written out in float64: states before the first layer and after each, and the maps."""
-    network = in_double(model).module.vit
+    network = double_copy(model).module.vit
     states, maps, hidden = [], [], None
     with torch.no_grad():
         x = network.embeddings(torch.from_numpy(pixels)[None].double())[0]
@@ -101,7 +104,7 @@ def test_bounds_hold_and_their_condition_is_reported(vit):
 
 def test_bounds_are_of_what_the_layer_computes(vit_run, vit, load):
     """The slow twin of what is measured: the output of a layer's attention, run by itself."""
-    model = in_double(load("vit-fmnist"))
+    model = double_copy(load("vit-fmnist"))
     states, _ = by_hand(load("vit-fmnist"), hs.open_capture(vit_run).pixels(1))
     for n in (0, 4):
         layer = model.module.vit.layers[n]
@@ -160,7 +163,7 @@ def test_jobs_change_nothing_and_a_scaled_skip_is_a_variant(vit_run, load, tmp_p
     for name in ("residual", "rank", "similarity", "entropy", "floor"):
         np.testing.assert_array_equal(getattr(here, name), getattr(apart, name))
     sample = replayed(load("vit-fmnist"), open_capture(vit_run))[0]
-    model = in_double(load("vit-fmnist"))
+    model = double_copy(load("vit-fmnist"))
     with torch.no_grad(), hs.to_hopfield(model, 0.5, 0.0, skip="scaled"):
         states = model.module(sample.arguments["pixel_values"].double(), output_hidden_states=True)
     expected = relative_residual(torch.stack(states.hidden_states)[:, 0].numpy())
@@ -307,7 +310,7 @@ def test_refusals_say_what_to_do(vit_run, load, tmp_path):
     broken = copy.deepcopy(load("vit-fmnist"))
     broken.module.vit.layers[2].attention.q_proj.weight.data[0, 0] = float("inf")
     with pytest.raises(hs.InputError, match=r"layers\.2\.attention\.q_proj\.weight holds NaN or infinite"):
-        in_double(broken)
+        double_copy(broken)
     plain = hs.wrap_module(torch.nn.MultiheadAttention(8, 2, batch_first=True), example=(torch.ones(1, 3, 8),) * 3)
     from headscape.attention.samples import Sample
 

@@ -1,4 +1,7 @@
-"""Collapse in networks of a training run."""
+"""Collapse in networks of a training run.
+
+Also tests hopfield.trained.
+"""
 
 import json
 from importlib import import_module

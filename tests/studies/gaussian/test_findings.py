@@ -1,4 +1,7 @@
-"""What the Gaussian study says: verdicts that follow from the table, with enough inputs, and above rounding."""
+"""What the Gaussian study says: verdicts that follow from the table, with enough inputs, and above rounding.
+
+Also tests statistics.thesis.
+"""
 
 import dataclasses
 

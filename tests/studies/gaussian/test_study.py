@@ -1,4 +1,7 @@
-"""The Gaussian study: the whole of it on small models, with any engine, and the command."""
+"""The Gaussian study: the whole of it on small models, with any engine, and the command.
+
+Also tests studies.gaussian.units.
+"""
 
 import dataclasses
 import json

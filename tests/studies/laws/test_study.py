@@ -1,4 +1,7 @@
-"""Chapters 5 and 6 on draws: formulas that are right, printed ones that are not, and the table of both."""
+"""Chapters 5 and 6 on draws: formulas that are right, printed ones that are not, and the table of both.
+
+Also tests studies.work.sentences.
+"""
 
 import numpy as np
 import pytest

@@ -1,3 +1,8 @@
+"""The organize study on planted runs: the null, the consensus, entropies, roles, resuming.
+
+Also tests studies.organize.heads, studies.organize.summary, studies.organize.units.
+"""
+
 from dataclasses import replace
 from types import SimpleNamespace
 from typing import ClassVar

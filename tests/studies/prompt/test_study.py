@@ -97,7 +97,7 @@ def test_a_study_resumes_where_it_stopped(done, tmp_path):
     assert files_of(copy) == before and {unit: unit.stat().st_mtime_ns for unit in times} == times
     with pytest.raises(hs.InputError, match="cannot be resumed: shots was 2 and is 1"):
         prompt(model, copy, control=tiny(seed=1), **OPTIONS | {"shots": 1}, resume=True)
-    with pytest.raises(hs.InputError, match="run of another model"):
+    with pytest.raises(hs.InputError, match="is a run of .*, not of .*; name another directory"):
         prompt(tiny(seed=5), copy, **OPTIONS)
 
 

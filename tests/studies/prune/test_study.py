@@ -1,4 +1,7 @@
-"""The prune study: what it chooses and proposes, what it refuses, and what it keeps."""
+"""The prune study: what it chooses and proposes, what it refuses, and what it keeps.
+
+Also tests studies.prune.choosing, studies.prune.judging, studies.prune.ranking.
+"""
 
 import shutil
 

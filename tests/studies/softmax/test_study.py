@@ -1,4 +1,7 @@
-"""The softmax study of a run, and of a model whose maps are replaced."""
+"""The softmax study of a run, and of a model whose maps are replaced.
+
+Also tests attention.replacing, studies.softmax.units.
+"""
 
 import json
 import shutil

@@ -34,7 +34,7 @@ def test_the_command(text, tmp_path):
     assert "transformer-xl" in listed.output and "16 x 8 x 410" in listed.output
     for wrong, said in [
         ([], "name a run directory"),
-        (["--out", str(tmp_path / "x"), "--rates", "a,b"], "numbers separated by commas"),
+        (["--out", str(tmp_path / "x"), "--rates", "a,b"], "not a list of numbers"),
         (["--out", str(tmp_path / "x"), "--tokenizer", str(tmp_path / "none")], "no tokenizer at"),
         (["--out", str(tmp_path / "x"), "--init", "one"], "init must be one of"),
     ]:

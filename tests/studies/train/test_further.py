@@ -1,4 +1,7 @@
-"""A trained model, trained further with and without a hidden state."""
+"""A trained model, trained further with and without a hidden state.
+
+Also tests hopfield.pretrained.
+"""
 
 import json
 

@@ -1,4 +1,7 @@
-"""Engines run units: what is handed to them, what is said of units that fail, and what is refused."""
+"""Engines run units: what is handed to them, what is said of units that fail, and what is refused.
+
+Also tests studies.engines.
+"""
 
 import subprocess
 import sys

@@ -1,4 +1,7 @@
-"""Units of work: what is there is not done again, what fails does not take the others down."""
+"""Units of work: what is there is not done again, what fails does not take the others down.
+
+Also tests studies.work.how.
+"""
 
 import re
 from pathlib import Path

@@ -7,11 +7,12 @@ from dataclasses import dataclass
 from functools import cached_property
 from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Unpack
+from typing import Any, Unpack
 
 import numpy as np
 import pandas as pd
 
+from headscape.attention.wrapping import Model
 from headscape.captures import Capture
 from headscape.checks import seed as check_seed
 from headscape.errors import HeadscapeError, InputError
@@ -28,9 +29,6 @@ from headscape.studies.work.how import How, Work
 from headscape.studies.work.models import Loader
 from headscape.tensor import HeadId
 from headscape.verdicts import strictest
-
-if TYPE_CHECKING:
-    from headscape.attention.models import Model
 
 __all__ = ["chosen", "claims", "sampled"]
 
@@ -199,10 +197,11 @@ class _Test:
         options = {"random_state": self.facts["seed"], **OPTIONS[self.facts["quick"]].get(study, {}), **self.how}
         run = getattr(import_module(f"headscape.studies.{study}"), study)
         on_run = {"model": self.model, "loader": self.loader, "block": self.facts["block"]}
+        sample = sampled(self.captured.heads(self.facts["block"])) if self.facts["quick"] else None
         make: dict[str, Callable[[], Result]] = {
             "organize": lambda: run(self.run, control=True if self.model else None, **on_run, **options),
             "compress": lambda: run(self.run, **on_run, **options),
-            "softmax": lambda: run(self.run, heads=self._sample(), **on_run, **options),
+            "softmax": lambda: run(self.run, heads=sample, **on_run, **options),
             "spectra": lambda: run(self._needed, self.run, control=self.control, **options),
             "gaussian": lambda: run(self.run, control=self.control, **on_run, **options),
             "prompt": lambda: run(self._needed, self.run, control=self.control, **options),
@@ -220,9 +219,6 @@ class _Test:
         if self.model is None:
             raise InputError("the model of the run could not be loaded")
         return self.model
-
-    def _sample(self) -> list[str] | None:
-        return sampled(self.captured.heads(self.facts["block"])) if self.facts["quick"] else None
 
     def _paths(self, kind: str) -> list[Path]:
         return [

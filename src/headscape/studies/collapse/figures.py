@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -11,10 +11,7 @@ from headscape.collapse.bounds import CONDITION, bound_curves
 from headscape.collapse.similarity import ALIKE, points_of, shown_layers
 from headscape.intervals import Interval, mean_interval
 from headscape.results import Captions, FigureSpec
-from headscape.studies.collapse.result import four_of
-
-if TYPE_CHECKING:
-    from headscape.studies.collapse.result import CollapseResult
+from headscape.studies.collapse.result import CollapseResult, four_of
 
 __all__ = ["figures"]
 captions = Captions(__name__)

@@ -5,7 +5,7 @@ The claims are those of Masumura and Taki (2025, Modern Hopfield Attention); ran
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -14,12 +14,9 @@ from headscape.collapse.bounds import CONDITION
 from headscape.collapse.similarity import ALIKE
 from headscape.intervals import Interval, exactly, geometric_interval, mean_interval
 from headscape.results import Finding
-from headscape.studies.collapse.result import entropy_column, four_of
+from headscape.studies.collapse.result import CollapseResult, entropy_column, four_of
 from headscape.studies.work.sentences import on_claim
 from headscape.verdicts import Judgement, cannot_tell, judge, of_different, strictest
-
-if TYPE_CHECKING:
-    from headscape.studies.collapse.result import CollapseResult
 
 __all__ = ["findings"]
 

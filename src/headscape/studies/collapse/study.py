@@ -171,7 +171,7 @@ class _Study:
     def of_model(self, models: Mapping[str, Model]) -> CollapseResult:
         """Run the model on the inputs in every variant; one that the model cannot take is left out and noted."""
         from headscape.attention.samples import replayed
-        from headscape.studies.collapse.variants import in_double, measure, variants_of
+        from headscape.studies.collapse.variants import double_copy, measure, variants_of
 
         hidden, seed, block, double = (self.settings[key] for key in ("alpha_hidden", "seed", "block", "float64"))
         variants = variants_of(
@@ -191,7 +191,7 @@ class _Study:
                 if variant.weights == weights:
                     paths |= {(variant, i): self.path(variant.name, i, *facts) for i in self.inputs}
             missing = not all(path.exists() for path in paths.values())
-            network = in_double(own) if double and missing and not apart else sent[weights]
+            network = double_copy(own) if double and missing and not apart else sent[weights]
             units = {
                 f"{variant.name}, input {i}": (
                     *(path, network, samples[i], variant, block),

@@ -8,7 +8,7 @@ from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -23,6 +23,7 @@ from headscape.attention.tapping import tapped
 from headscape.attention.taps import AttentionCall, Tap
 from headscape.attention.threads import torch_threads
 from headscape.attention.weights import Part, check_weights, parts_of, read, read_bias
+from headscape.attention.wrapping import Model
 from headscape.collapse.bounds import BOUNDS, LayerBounds, layer_bounds
 from headscape.collapse.residual import roundoff
 from headscape.collapse.similarity import attention_entropy
@@ -31,10 +32,7 @@ from headscape.hopfield.convert import to_hopfield
 from headscape.storage import write_arrays
 from headscape.studies.collapse.measures import measures, present_of
 
-if TYPE_CHECKING:
-    from headscape.attention.models import Model
-
-__all__ = ["Variant", "in_double", "look", "measure", "shuffled", "variants_of"]
+__all__ = ["Variant", "double_copy", "look", "measure", "shuffled", "variants_of"]
 
 Array = npt.NDArray[Any]
 Weights = Literal["trained", "random"]
@@ -81,7 +79,7 @@ def variants_of(alpha_hidden: float, with_random: bool, with_four: bool, alpha: 
     return found
 
 
-def in_double(model: Model) -> Model:
+def double_copy(model: Model) -> Model:
     """A copy of a model that computes in float64, as far as its own code allows (Llama's norms stay in float32).
 
     Raises an `InputError` for weights that are NaN or infinite.
@@ -116,7 +114,7 @@ def shuffled(model: Model, sample: Sample, seed: int) -> Sample:
     return replace(sample, arguments=arguments, stored={**stored, "input_ids": mixed})
 
 
-_kept_double = lru_cache(maxsize=1)(in_double)  # in a process of its own, where nobody else changes the model
+_kept_double = lru_cache(maxsize=1)(double_copy)  # in a process of its own, where nobody else changes the model
 
 
 def measure(

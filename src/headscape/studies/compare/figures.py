@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -12,11 +12,8 @@ from scipy.spatial.distance import squareform
 from headscape.geometry.gromov import classical_map
 from headscape.intervals import Interval
 from headscape.results import Captions, FigureSpec
-from headscape.studies.compare.result import ALL, DIFFERENT, HEADS, MEASURES, NAMES
+from headscape.studies.compare.result import ALL, DIFFERENT, HEADS, MEASURES, NAMES, CompareResult
 from headscape.studies.compare.runs import DEPTHS, RANKS, UNIT_FREE
-
-if TYPE_CHECKING:
-    from headscape.studies.compare.result import CompareResult
 
 __all__ = ["figures"]
 captions = Captions(__name__)

@@ -3,15 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING
 
 from headscape.results import Finding
-from headscape.studies.compare.result import ALL, BATCHES, INPUT, MEASURES, NAMES, SHUFFLED, Distance
+from headscape.studies.compare.result import ALL, BATCHES, INPUT, MEASURES, NAMES, SHUFFLED, CompareResult, Distance
 from headscape.studies.work.sentences import on_claim
 from headscape.verdicts import Judgement, judge, of_different
-
-if TYPE_CHECKING:
-    from headscape.studies.compare.result import CompareResult
 
 __all__ = ["findings"]
 

@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from headscape.intervals import mean_interval
 from headscape.results import Captions, FigureSpec
-from headscape.studies.compress.result import NAMES, WAYS
-
-if TYPE_CHECKING:
-    from headscape.studies.compress.result import CompressResult
+from headscape.studies.compress.result import NAMES, WAYS, CompressResult
 
 __all__ = ["figures"]
 captions = Captions(__name__)

@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import numpy as np
 
 from headscape.intervals import mean_interval
 from headscape.results import Finding
+from headscape.studies.compress.result import CompressResult
 from headscape.studies.work.sentences import on_claim
 from headscape.verdicts import cannot_tell, judge, of_different, strictest
-
-if TYPE_CHECKING:
-    from headscape.studies.compress.result import CompressResult
 
 __all__ = ["findings"]
 

@@ -104,15 +104,16 @@ def compress(
                 path = folder.unit(f"maps-{number:04d}", facts, captured.content(n).get(f"batch {number}"))
                 units[f"input {number}"] = (path, where, i, facts, work.threads)
             run_units(_measure, units, work, work.stage("rebuilding maps", n))
-        found = [read_arrays(unit[0])[0] for unit in units.values()]
-        changes = None if own is None else _changes(own, captured, facts, [u[0] for u in units.values()], work)
+        files = [unit[0] for unit in units.values()]
+        found = [read_arrays(file)[0] for file in files]
+        unit, changes = ("", None) if own is None else _changes(own, captured, facts, files, work)
         result = CompressResult(
             shares=np.array(facts["shares"]),
             error=np.array([one["error"] for one in found]),
             raw=np.array([one["raw"] for one in found]),
             alpha=np.array([one["alpha"] for one in found]),
             change=changes,
-            unit="" if own is None else _unit_of(own),
+            unit=unit,
             settings=facts,
         )
         folder.save(result)
@@ -120,12 +121,6 @@ def compress(
 
 
 _SILENT = ("n_jobs", "max_memory", "scratch")
-
-
-def _unit_of(model: Model) -> str:
-    from headscape.attention.replacing import effect_unit
-
-    return effect_unit(model)
 
 
 def few_numbers(
@@ -186,9 +181,11 @@ def _exponents(X: AttentionTensor, trees: Sequence[PartitionTree]) -> Array:
     return found
 
 
-def _changes(model: Model, captured: Capture, facts: Mapping[str, Any], files: Sequence[Path], work: Work) -> Array:
-    """Put the maps back into the model: (n_input, n_way, n_share)."""
-    from headscape.attention.replacing import Intervention
+def _changes(
+    model: Model, captured: Capture, facts: Mapping[str, Any], files: Sequence[Path], work: Work
+) -> tuple[str, Array]:
+    """Put the maps back into the model: the unit of a change, and the changes (n_input, n_way, n_share)."""
+    from headscape.attention.replacing import Intervention, effect_unit
     from headscape.attention.samples import replayed
     from headscape.attention.threads import torch_threads
 
@@ -201,7 +198,7 @@ def _changes(model: Model, captured: Capture, facts: Mapping[str, Any], files: S
         units[f"input {captured.numbers[i]}"] = (path, captured, i, facts, file, made)
     with torch_threads(work.threads):
         run_units(_run_with, units, alone, work.stage("running the model", len(units)))
-    return np.array([read_arrays(unit[0])[0]["change"] for unit in units.values()])
+    return effect_unit(model), np.array([read_arrays(unit[0])[0]["change"] for unit in units.values()])
 
 
 def _run_with(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -13,11 +13,8 @@ from headscape.intervals import Interval, mean_interval
 from headscape.results import Captions, FigureSpec
 from headscape.statistics.thesis import THESIS
 from headscape.studies.gaussian.findings import LINKS, MIXED
-from headscape.studies.gaussian.result import over_inputs
+from headscape.studies.gaussian.result import GaussianResult, over_inputs
 from headscape.studies.work.series import level, line
-
-if TYPE_CHECKING:
-    from headscape.studies.gaussian.result import GaussianResult
 
 __all__ = ["figures"]
 captions = Captions(__name__)

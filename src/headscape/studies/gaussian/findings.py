@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -13,12 +13,9 @@ from headscape.intervals import Interval, exactly, jackknife, mean_interval
 from headscape.results import Finding
 from headscape.statistics.gaussian import SAMPLES_PER_DIMENSION
 from headscape.statistics.thesis import THESIS
-from headscape.studies.gaussian.result import over_inputs
+from headscape.studies.gaussian.result import GaussianResult, over_inputs
 from headscape.studies.work.sentences import on_claim
 from headscape.verdicts import Judgement, cannot_tell, judge, of_different
-
-if TYPE_CHECKING:
-    from headscape.studies.gaussian.result import GaussianResult
 
 __all__ = ["LEAST_INPUTS", "MIXED", "findings"]
 

@@ -12,7 +12,7 @@ import numpy.typing as npt
 import pandas as pd
 
 from headscape.intervals import Interval, jackknife
-from headscape.results import FigureSpec, Finding, Result
+from headscape.studies.work.result import StudyResult
 
 __all__ = ["GaussianResult", "over_inputs"]
 
@@ -72,7 +72,7 @@ OVERVIEW = {
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
-class GaussianResult(Result):
+class GaussianResult(StudyResult):
     """A model compared with its Gaussians.
 
     `heads` has one row per head with the columns of `statistics.layer.COLUMNS`; folds (n_input, n_head, n_column) has the same
@@ -164,15 +164,3 @@ class GaussianResult(Result):
                 row |= self.median(column, name).columns(name)
             rows.append(row)
         return pd.DataFrame(rows)
-
-    def findings(self) -> list[Finding]:
-        """Each statement of Wertich (2024) that can be tested on this model, with the rule by which it holds or not."""
-        from headscape.studies.gaussian.findings import findings
-
-        return findings(self)
-
-    def figures(self) -> list[FigureSpec]:
-        """Its pictures, as plain data."""
-        from headscape.studies.gaussian.figures import figures
-
-        return figures(self)

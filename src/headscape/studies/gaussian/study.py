@@ -172,8 +172,9 @@ def _kept(captured: Capture, facts: Mapping[str, Any]) -> _Asked:
 
 def _inputs(model: Model, captured: Capture, facts: Mapping[str, Any]) -> _Asked:
     """With the model: the inputs, of which all tokens count but the first and special ones at the end."""
+    from headscape.attention.watching import embedded
     from headscape.attention.weights import check_changeable, check_weights
-    from headscape.studies.gaussian.units import embedded, ids_of, inputs_of
+    from headscape.studies.gaussian.units import ids_of, inputs_of
 
     samples = inputs_of(model, captured, facts["block"], facts["batches"])
     check_changeable(model.module, "the Gaussian study changes the model")

@@ -17,7 +17,7 @@ from headscape.attention.models import Model
 from headscape.attention.replacing import Intervention, effect_unit
 from headscape.attention.samples import Sample, replayed
 from headscape.attention.sending import Named, received
-from headscape.attention.watching import headed
+from headscape.attention.watching import embedded, headed
 from headscape.captures import Capture, open_capture
 from headscape.errors import InputError
 from headscape.geometry.diffusion import one_blas_thread
@@ -30,7 +30,6 @@ __all__ = [
     "VERSIONS",
     "Task",
     "Version",
-    "embedded",
     "ids_of",
     "inputs_of",
     "measure_temperature",
@@ -69,11 +68,7 @@ class Task:
 
 def inputs_of(model: Model, captured: Capture, block: str, n: int) -> list[Sample]:
     """The first inputs of a capture, to be run again; an `InputError` when the model lacks its heads."""
-    ours = {head for site in model.sites for head in site.heads}
-    missing = [head for head in captured.heads(block) if head not in ours]
-    if missing:
-        raise InputError(f"{model.source} has no head {missing[0]}: it is not the model of this capture")
-    return replayed(model, captured)[:n]
+    return replayed(model, captured, block)[:n]
 
 
 def ids_of(model: Model, samples: Sequence[Sample], block: str) -> Array | None:
@@ -89,18 +84,6 @@ def ids_of(model: Model, samples: Sequence[Sample], block: str) -> Array | None:
     if len({len(row) for row in rows}) > 1:
         raise InputError("the captured inputs differ in length; capture again without --keep-short")
     return np.stack(rows)
-
-
-def embedded(model: Model, ids: Array | None = None) -> Array:
-    """What the embedding module outputs for token ids (...,), or for the whole vocabulary: (..., dim).
-
-    Not the rows of its table: Gemma's module multiplies them by the root of the hidden size.
-    """
-    module: Any = model.module
-    embed = module.get_input_embeddings()
-    asked = torch.arange(len(embed.weight)) if ids is None else torch.from_numpy(np.ascontiguousarray(ids))
-    with torch.no_grad():
-        return np.asarray(embed(asked.to(model.device)).float().cpu().numpy())
 
 
 def measure_version(path: Path, task: Task, options: Mapping[str, Any]) -> None:

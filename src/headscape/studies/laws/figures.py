@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from headscape.intervals import Interval
 from headscape.results import Captions, FigureSpec
-from headscape.studies.laws.result import mean_of_draws
+from headscape.studies.laws.result import LawsResult, mean_of_draws
 from headscape.studies.work.series import bars, level, line
-
-if TYPE_CHECKING:
-    from headscape.studies.laws.result import LawsResult
 
 __all__ = ["figures"]
 captions = Captions(__name__)
@@ -20,8 +17,8 @@ captions = Captions(__name__)
 
 def figures(r: LawsResult) -> list[FigureSpec]:
     """The table, then chapter by chapter."""
-    frame = r.summary()[0][1]
-    return [captions.table("laws", frame), _slerp(r), _entropy(r), _ratio(r), _angles(r), _bound(r), _traces(r)]
+    table, traces = captions.table("laws", r.summary()[0][1]), captions.figure("traces", bars(r.traces))
+    return [table, _slerp(r), _entropy(r), _ratio(r), _angles(r), _bound(r), traces]
 
 
 def _slerp(r: LawsResult) -> FigureSpec:
@@ -75,7 +72,3 @@ def _bound(r: LawsResult) -> FigureSpec:
     ]
     edge = {"name": "bound", "x": np.ones(2), "y": np.array([0.0, 1.0]), "dash": "dot"}
     return captions.figure("bound", {"series": [*series, edge]})
-
-
-def _traces(r: LawsResult) -> FigureSpec:
-    return captions.figure("traces", bars(r.traces))

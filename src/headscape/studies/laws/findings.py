@@ -2,17 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import numpy as np
 
 from headscape.results import Finding
-from headscape.studies.laws.result import mean_of_draws
+from headscape.studies.laws.result import LawsResult, mean_of_draws
 from headscape.studies.work.sentences import on_claim
 from headscape.verdicts import judge
-
-if TYPE_CHECKING:
-    from headscape.studies.laws.result import LawsResult
 
 __all__ = ["findings"]
 

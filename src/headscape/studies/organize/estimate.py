@@ -12,7 +12,7 @@ from headscape.captures import Capture, open_capture
 from headscape.compiled import cores, free_threads
 from headscape.geometry.estimate import Rates, estimate_fit, measure_rates
 from headscape.geometry.questionnaire import Questionnaire
-from headscape.runs import Run, human_bytes
+from headscape.runs import Run, human_bytes, human_seconds
 from headscape.studies.organize.units import N_HEAD_BASIS, measure_trees, tensor_shape, unit_memory
 from headscape.tensor import AXES, AttentionTensor, Kind
 from headscape.tree import PartitionTree
@@ -50,7 +50,7 @@ class StudyEstimate:
             ["memory", human_bytes(int(self.memory))],
             ["scratch files", human_bytes(int(self.scratch)) if self.scratch else "none"],
             ["written to the run", human_bytes(int(self.result))],
-            ["time, within a factor of 2 or 3", _duration(self.seconds)],
+            ["time, within a factor of 2 or 3", human_seconds(self.seconds)],
         ]
 
 
@@ -107,9 +107,3 @@ def _beside_the_fit() -> float:
     began = time.perf_counter()
     measure_trees(X, trees)
     return (time.perf_counter() - began) / X.values.size
-
-
-def _duration(seconds: float) -> str:
-    if seconds < 100:
-        return f"{seconds:.2g} s"
-    return f"{seconds / 60:.0f} min" if seconds < 6000 else f"{seconds / 3600:.1f} h"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
@@ -11,12 +11,9 @@ from headscape.geometry.diffusion import markov_spectrum
 from headscape.geometry.distances import THICK, pairs_of
 from headscape.intervals import mean_interval
 from headscape.results import Captions, FigureSpec
-from headscape.studies.organize.result import DECAY_RANKS, ENTROPIES
+from headscape.studies.organize.result import DECAY_RANKS, ENTROPIES, OrganizeResult
 from headscape.studies.work.series import bars
 from headscape.wavelets.haar import inverse_haar_transform
-
-if TYPE_CHECKING:
-    from headscape.studies.organize.result import OrganizeResult
 
 __all__ = ["figures"]
 captions = Captions(__name__)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
@@ -10,12 +10,10 @@ from headscape.geometry.diffusion import markov_spectrum
 from headscape.intervals import Interval, another, mean_interval, of_draws
 from headscape.results import Finding
 from headscape.roles import MIXED, role_name
+from headscape.studies.organize.result import OrganizeResult
 from headscape.studies.organize.stability import mean_of_pairs
 from headscape.studies.work.sentences import on_claim
 from headscape.verdicts import Judgement, cannot_tell, judge, of_different
-
-if TYPE_CHECKING:
-    from headscape.studies.organize.result import OrganizeResult
 
 __all__ = ["findings"]
 
@@ -26,7 +24,8 @@ FEWEST_DRAWS = 3
 def findings(r: OrganizeResult) -> list[Finding]:
     """All findings, in the order in which a reader should meet them."""
     found = _roles(r) + _scores(r)
-    found += [_stability(r, "l1_top"), _stability(r, "l1_all")] if r.n_batches > 1 else [_one_batch()]
+    one = on_claim("organize.stability", cannot_tell("one batch; capture at least 3"), ", from one batch.")
+    found += [_stability(r, "l1_top"), _stability(r, "l1_all")] if r.n_batches > 1 else [one]
     return [*found, _energy(r), *_random_weights(r), *_depth(r), *_clustered(r)]
 
 
@@ -78,10 +77,6 @@ def _scores(r: OrganizeResult) -> list[Finding]:
             """
             found.append(Finding(text, "head-grid"))
     return found
-
-
-def _one_batch() -> Finding:
-    return on_claim("organize.stability", cannot_tell("one batch; capture at least 3"), ", from one batch.")
 
 
 def _stability(r: OrganizeResult, measure: str) -> Finding:

@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
+from headscape.attention.wrapping import Model
 from headscape.captures import Capture
 from headscape.errors import InputError
 from headscape.roles import PROBED, BatchRoles, assign_roles, role_name, role_table
@@ -20,9 +21,6 @@ from headscape.studies.organize.units import Arrays
 from headscape.studies.work.folder import Folder
 from headscape.studies.work.how import Work
 from headscape.tensor import HeadId, Kind
-
-if TYPE_CHECKING:
-    from headscape.attention.models import Model
 
 __all__ = ["asked", "head_table", "probed", "probed_roles"]
 

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Unpack
+from typing import Any, Unpack
 
+from headscape.attention.wrapping import Model
 from headscape.captures import Batch, Capture, open_capture
 from headscape.checks import seed as check_seed
 from headscape.errors import InputError
@@ -21,9 +22,6 @@ from headscape.studies.work.how import How, Work
 from headscape.studies.work.models import Loader, models_of
 from headscape.studies.work.units import reachable, run_units
 from headscape.tensor import AXES, HeadId, Kind, named_heads
-
-if TYPE_CHECKING:
-    from headscape.attention.models import Model
 
 __all__ = ["batch_files", "organize"]
 

@@ -7,7 +7,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -21,9 +21,6 @@ from headscape.studies.organize.result import DECAY_RANKS, ENTROPIES
 from headscape.tensor import AttentionTensor, Kind
 from headscape.tree import PartitionTree
 from headscape.wavelets.entropy import decay_curve, head_entropies, network_entropy, top_energy
-
-if TYPE_CHECKING:
-    pass
 
 __all__ = [
     "Arrays",

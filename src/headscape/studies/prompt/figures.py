@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -13,12 +13,9 @@ from headscape.intervals import mean_interval
 from headscape.results import Captions, FigureSpec
 from headscape.statistics.thesis import THESIS
 from headscape.studies.prompt.maps import MEASURES
-from headscape.studies.prompt.sweep import ARMS
+from headscape.studies.prompt.result import PromptResult
+from headscape.studies.prompt.sweep import ARMS, Sweep
 from headscape.studies.work.series import bars, level, line
-
-if TYPE_CHECKING:
-    from headscape.studies.prompt.result import PromptResult
-    from headscape.studies.prompt.sweep import Sweep
 
 __all__ = ["figures"]
 captions = Captions(__name__)

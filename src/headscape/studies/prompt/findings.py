@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
 import numpy as np
 
@@ -11,12 +11,10 @@ from headscape.results import Finding
 from headscape.statistics.edits import EXACT
 from headscape.statistics.thesis import THESIS
 from headscape.studies.prompt.maps import MEASURES
+from headscape.studies.prompt.result import PromptResult
+from headscape.studies.prompt.sweep import Sweep
 from headscape.studies.work.sentences import on_claim
 from headscape.verdicts import Judgement, cannot_tell, judge, strictest
-
-if TYPE_CHECKING:
-    from headscape.studies.prompt.result import PromptResult
-    from headscape.studies.prompt.sweep import Sweep
 
 __all__ = ["findings"]
 

@@ -30,6 +30,7 @@ from headscape.studies.prompt.text import Entry, Layout, chat_text, choose_shots
 from headscape.studies.work.folder import study_folder
 from headscape.studies.work.handing import models_for
 from headscape.studies.work.how import How, Work
+from headscape.studies.work.models import model_place, model_run
 from headscape.studies.work.units import run_units
 
 if TYPE_CHECKING:
@@ -146,11 +147,11 @@ def prompt(
     inputs = {name: one.fingerprint for name, one in models.items()} | {"dtype": model.dtype}
     solved = [t.with_answer(before + e.clue) for t, e in zip(texts, targets, strict=True)]
     task = Task(texts, solved, permutations, random_state, work.threads)
-    place = _place(model, run)
+    place = model_place(model, run)
     swept = facts | ({"sweep": list(sweep)} if sweep else {})
     with (
         work.started(place),
-        study_folder(_opened(model, run, random_state), PromptResult.study, swept, inputs, work) as folder,
+        study_folder(model_run(model, run, "prompt", random_state), PromptResult.study, swept, inputs, work) as folder,
     ):
         found = _measured(models, alphas, task, lambda version: folder.unit("version", facts, inputs, version), work)
         if sweep:
@@ -189,25 +190,6 @@ def _measured(
     _, layout = encode(models["model"], task.texts[0].with_answer(clues["trained"][0]))
     arrays = {name: found for name, (found, _) in read.items()}
     return {"clues": clues, "law_error": law.error, "law_exception": law.exception, **_fields(arrays, layout)}
-
-
-def _place(model: Model, run: Run | str | Path | None) -> Path | None:
-    """Where the run is or will be; an `InputError` where it is one of another model."""
-    if run is None:
-        return None
-    path = run.path if isinstance(run, Run) else Path(run)
-    known = Run.open(path).meta.get("model", {}).get("fingerprint") if (path / "run.json").exists() else None
-    if known not in (None, model.fingerprint):
-        raise InputError(f"{path} is a run of another model than {model.source}; choose another directory")
-    return path.resolve()
-
-
-def _opened(model: Model, run: Run | str | Path | None, seed: int) -> Run | None:
-    if run is None or isinstance(run, Run):
-        return run
-    if (Path(run) / "run.json").exists():
-        return Run.open(run)
-    return Run.create(run, config={"kind": "prompt", "seed": seed}, model=model.describe(), inputs={})
 
 
 def _fields(found: Mapping[str, Mapping[str, Array]], layout: Layout) -> dict[str, Any]:

@@ -20,6 +20,7 @@ from headscape.attention.models import Model
 from headscape.attention.samples import check_ids
 from headscape.attention.sending import Named, received
 from headscape.attention.sites import run
+from headscape.attention.watching import embedded
 from headscape.attention.weights import check_changeable, check_weights, parts_of, select_parts
 from headscape.errors import InputError
 from headscape.geometry.diffusion import one_blas_thread
@@ -32,7 +33,7 @@ from headscape.studies.prompt.text import END, Layout, Text, lay_out
 
 __all__ = [
     *("LONGEST", "Task", "Version", "check_model", "clue_loss", "encode", "greedy_clue", "measure_version"),
-    *("vectors_of", "versions_of"),
+    "versions_of",
 ]
 
 Array = npt.NDArray[Any]
@@ -108,14 +109,6 @@ def clue_loss(model: Model, ids: Sequence[int], layout: Layout, of: Sequence[str
     each = F.cross_entropy(logits, wanted, reduction="none").cpu().numpy()
     chosen = np.array([segment in of for segment in layout.segments])[1:]
     return float(each[chosen].mean()) if chosen.any() else float("nan")
-
-
-def vectors_of(model: Model, ids: Sequence[int]) -> Array:
-    """The embedding of every token, (n, d)."""
-    module: Any = model.module
-    with torch.no_grad():
-        found = module.get_input_embeddings()(torch.tensor(list(ids), device=model.device))
-    return np.asarray(found.float().cpu().numpy())
 
 
 # --- versions --------------------------------------------------------------------------------------------------------
@@ -195,7 +188,7 @@ def _measured(model: Model, version: Version, text: Text, solved: Text, task: Ta
         "map_mean": maps.mean,
     }
     if version.name in ("trained", "random weights"):
-        cosine = cosines(vectors_of(model, ids))
+        cosine = cosines(embedded(model, np.array(ids)))
         tests = [
             rank_correlations(
                 maps.mean[:, start:, start:], PermutedCosines(cosine[start:, start:], task.permutations, task.seed)

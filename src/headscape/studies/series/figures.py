@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import numpy as np
 
 from headscape.intervals import mean_interval
 from headscape.results import Captions, FigureSpec
 from headscape.roles import BLOCK_ROLES, MIXED, ROLES
+from headscape.studies.series.result import SeriesResult
 from headscape.studies.work.series import line
-
-if TYPE_CHECKING:
-    from headscape.studies.series.result import SeriesResult
 
 __all__ = ["figures"]
 captions = Captions(__name__)
@@ -23,7 +19,8 @@ LINES = 8  # heads drawn one by one
 def figures(r: SeriesResult) -> list[FigureSpec]:
     """All figures, in the order in which a reader should meet them."""
     held = [role for role in r.role_names if role == "induction" or role in set(r.births()["role"])]
-    return [_slider(r), _counts(r), *(_scores(r, role) for role in held if role in ROLES), _change(r), _births(r)]
+    births = captions.table("births", r.births())
+    return [_slider(r), _counts(r), *(_scores(r, role) for role in held if role in ROLES), _change(r), births]
 
 
 def _names(r: SeriesResult) -> list[str]:
@@ -78,7 +75,3 @@ def _change(r: SeriesResult) -> FigureSpec:
     parts = (("change since the step before", r.steps[1:], r.change), ("between two inputs", r.steps, r.noise))
     series = [line(name, x, [mean_interval(row) for row in values]) for name, x, values in parts]
     return captions.figure("change", {"series": series})
-
-
-def _births(r: SeriesResult) -> FigureSpec:
-    return captions.table("births", r.births())

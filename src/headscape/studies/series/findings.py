@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -10,10 +10,8 @@ import pandas as pd
 from headscape.intervals import exactly, mean_interval
 from headscape.results import Finding
 from headscape.roles import MIXED, ROLES
+from headscape.studies.series.result import SeriesResult
 from headscape.verdicts import judge
-
-if TYPE_CHECKING:
-    from headscape.studies.series.result import SeriesResult
 
 __all__ = ["findings"]
 

@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from headscape.intervals import mean_interval
 from headscape.results import Captions, FigureSpec
 from headscape.studies.softmax.head import COLUMNS
-from headscape.studies.softmax.result import ALL_VARIANTS, LAYER_VARIANTS, NAMES
+from headscape.studies.softmax.result import ALL_VARIANTS, LAYER_VARIANTS, NAMES, SoftmaxResult
 from headscape.studies.work.series import bars, line
-
-if TYPE_CHECKING:
-    from headscape.studies.softmax.result import SoftmaxResult
 
 __all__ = ["figures"]
 captions = Captions(__name__)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import numpy as np
 import numpy.typing as npt
 
@@ -11,12 +9,9 @@ from headscape.intervals import Interval, another, jackknife, mean_interval
 from headscape.papers import claim
 from headscape.results import Finding
 from headscape.studies.softmax.head import COLUMNS
-from headscape.studies.softmax.result import CLOSE, ENOUGH, NAMES
+from headscape.studies.softmax.result import CLOSE, ENOUGH, NAMES, SoftmaxResult
 from headscape.studies.work.sentences import on_claim
 from headscape.verdicts import Judgement, cannot_tell, judge, of_different
-
-if TYPE_CHECKING:
-    from headscape.studies.softmax.result import SoftmaxResult
 
 __all__ = ["findings"]
 

@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from scipy.stats import norm
 
 from headscape.results import Captions, FigureSpec
 from headscape.statistics.alignment import LEADING
-from headscape.studies.spectra.result import KIND_NAMES, Side
+from headscape.studies.spectra.result import KIND_NAMES, Side, SpectraResult
 from headscape.studies.work.series import level
-
-if TYPE_CHECKING:
-    from headscape.studies.spectra.result import SpectraResult
 
 __all__ = ["figures"]
 captions = Captions(__name__)

@@ -3,22 +3,17 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 import numpy as np
+import pandas as pd
 from scipy.stats import binom
 
 from headscape.intervals import exactly, mean_interval
 from headscape.results import Finding
 from headscape.statistics.alignment import BEYOND, LEADING
-from headscape.studies.spectra.result import KIND_NAMES, Side
+from headscape.studies.spectra.result import KIND_NAMES, Side, SpectraResult
 from headscape.studies.work.sentences import on_claim
 from headscape.verdicts import Judgement, cannot_tell, judge, strictest
-
-if TYPE_CHECKING:
-    import pandas as pd
-
-    from headscape.studies.spectra.result import SpectraResult
 
 __all__ = ["findings"]
 

@@ -31,6 +31,7 @@ from headscape.studies.work.engines import LocalEngine
 from headscape.studies.work.folder import Folder, study_folder
 from headscape.studies.work.handing import models_for
 from headscape.studies.work.how import How, Work
+from headscape.studies.work.models import model_place, model_run
 from headscape.studies.work.units import run_units
 
 if TYPE_CHECKING:
@@ -96,13 +97,15 @@ def spectra(
     if not any(part.kind == "q" for part in parts):
         why = f"{skipped[0].place}, {skipped[0].why}"
         raise InputError(f"no query and key maps of {model.source} are understood: {why}")
-    run = _run_at(Path(run), model, random_state) if isinstance(run, str | Path) else run
+    place = model_place(model, run)
     facts = {"source": model.source, "dtype": model.dtype, "rotations": rotations, "seed": random_state}
     facts["quantized"] = model.quantized
     inputs = {"model": model.fingerprint, "control": None if control is None else control.fingerprint}
     with (
-        work.started(None if run is None else run.path),
-        study_folder(run, SpectraResult.study, facts, inputs, work) as folder,
+        work.started(place),
+        study_folder(
+            model_run(model, run, "weights", random_state), SpectraResult.study, facts, inputs, work
+        ) as folder,
         one_blas_thread(),
     ):
         own = _units(model, parts, folder, "layer")
@@ -125,16 +128,6 @@ def spectra(
         )
         folder.save(result)
     return result
-
-
-def _run_at(path: Path, model: Model, seed: int) -> Run:
-    """The run at a path, made if it does not exist; an `InputError` if it is of another model."""
-    if not (path / "run.json").is_file():
-        return Run.create(path, config={"kind": "weights", "seed": seed}, model=model.describe(), inputs={})
-    run = Run.open(path)
-    if run.meta.get("model", {}).get("fingerprint", model.fingerprint) != model.fingerprint:
-        raise InputError(f"{path} is a run of {run.model_source}, not of {model.source}; name another directory")
-    return run
 
 
 def _units(model: Model, parts: Sequence[Part], folder: Folder, name: str) -> Units:

@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from headscape.collapse.bounds import bound_curves
 from headscape.collapse.residual import roundoff
 from headscape.results import Captions, FigureSpec
-from headscape.studies.table1.result import PRINTED
-
-if TYPE_CHECKING:
-    from headscape.studies.table1.result import Table1Result
+from headscape.studies.table1.result import PRINTED, Table1Result
 
 __all__ = ["figures"]
 captions = Captions(__name__)

@@ -2,19 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import numpy as np
 
 from headscape.collapse.bounds import CONDITION
 from headscape.intervals import Interval, exactly, jackknife, mean_interval
 from headscape.results import Finding
-from headscape.studies.table1.result import PRINTED
+from headscape.studies.table1.result import PRINTED, Table1Result
 from headscape.studies.work.sentences import on_claim
 from headscape.verdicts import Judgement, judge, strictest
-
-if TYPE_CHECKING:
-    from headscape.studies.table1.result import Table1Result
 
 __all__ = ["findings"]
 

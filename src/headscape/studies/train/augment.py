@@ -8,19 +8,11 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from headscape.errors import InputError
-
-__all__ = ["AUGMENTS", "augmented", "check_augment"]
+__all__ = ["AUGMENTS", "augmented"]
 
 AUGMENTS = ("none", "light", "paper")
 MIXUP, CUTMIX, ERASED = 0.8, 1.0, 0.25  # table 3
 MAGNITUDE, OPERATIONS = 0.9, 2  # of RandAugment (9, 0.5): 9 of 10, as a share of the largest change; changes per image
-
-
-def check_augment(name: str) -> None:
-    """Raise an `InputError` for an unknown kind."""
-    if name not in AUGMENTS:
-        raise InputError(f"augment is one of {', '.join(AUGMENTS)}, not {name!r}")
 
 
 def augmented(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -13,10 +13,8 @@ from headscape.collapse.similarity import points_of, shown_layers, summary_of
 from headscape.hopfield.networks import LEARNED_START, base_arm
 from headscape.intervals import mean_interval, student_interval
 from headscape.results import Captions, FigureSpec
+from headscape.studies.train.result import TrainResult
 from headscape.studies.work.series import bars, line
-
-if TYPE_CHECKING:
-    from headscape.studies.train.result import TrainResult
 
 __all__ = ["TITLE", "figures", "paper_tables", "shown_table"]
 

@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import pandas as pd
 
 from headscape.hopfield.networks import LEARNED_START, base_arm
 from headscape.intervals import Interval, mean_interval, student_interval
 from headscape.papers import claims
 from headscape.results import Finding
+from headscape.studies.train.result import TrainResult
 from headscape.studies.work.sentences import on_claim
 from headscape.verdicts import Judgement, cannot_tell, judge
-
-if TYPE_CHECKING:
-    import pandas as pd
-
-    from headscape.studies.train.result import TrainResult
 
 __all__ = ["findings", "usable"]
 

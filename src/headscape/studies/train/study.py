@@ -14,7 +14,7 @@ from typing import Any, TypeVar, Unpack
 
 from headscape.attention.bundled import BUNDLED
 from headscape.attention.models import device_of
-from headscape.checks import integer
+from headscape.checks import integer, one_of
 from headscape.checks import seed as check_seed
 from headscape.errors import HeadscapeError, InputError
 from headscape.fingerprints import digest
@@ -25,7 +25,7 @@ from headscape.hopfield.state import Init
 from headscape.records import save_record
 from headscape.runs import Run
 from headscape.storage import read_json
-from headscape.studies.train.augment import check_augment
+from headscape.studies.train.augment import AUGMENTS
 from headscape.studies.train.baselines import run_baselines
 from headscape.studies.train.data import Data, TextData, check_source, image_data, text_data
 from headscape.studies.train.loop import AUTOCAST, Plan, Trial, run_trial
@@ -224,9 +224,9 @@ def _plan(
         raise InputError(f"{steps} steps are too few for {counts['evaluations']} evaluations")
     if counts["batch"] % counts["accumulate"]:
         raise InputError(f"a batch of {counts['batch']} cannot be run in {counts['accumulate']} equal parts")
-    if autocast and autocast not in AUTOCAST:
-        raise InputError(f"autocast is one of {', '.join(AUTOCAST)}, not {autocast!r}")
-    check_augment(augment)
+    if autocast:
+        one_of("autocast", autocast, AUTOCAST)
+    one_of("augment", augment, AUGMENTS)
     at_each, at_end = {"vit": IMAGE_EVALUATION, "model": MODEL_EVALUATION}.get(network.kind, TEXT_EVALUATION)
     return Plan(
         network=network,
@@ -246,21 +246,15 @@ def _plan(
     )
 
 
-def _is_model(name: str) -> bool:
-    return name in BUNDLED or Path(name).is_dir()
-
-
 def _preset(name: str, attention: Mapping[str, Attention]) -> Preset:
-    """What a name stands for; arms that a trained model cannot take are refused."""
-    if name in PRESETS or not _is_model(name):
+    """What a name stands for; a trained language model is trained further: 100 steps of 1,024 tokens.
+
+    Arms that it cannot take are refused.
+    """
+    if name in PRESETS or not (name in BUNDLED or Path(name).is_dir()):
         return preset(name)
     for kind in attention.values():
         check_further(kind)
-    return _further(name)
-
-
-def _further(name: str) -> Preset:
-    """A trained language model is trained further: 100 steps of 1,024 tokens."""
     return Preset(f"{name}, trained further", config_of(name, 256), 4, 100, (5e-5,), 10, weight_decay=0.01)
 
 

@@ -15,7 +15,7 @@ from typing import Any, Literal
 from joblib import Parallel, delayed
 from joblib.externals.loky.process_executor import TerminatedWorkerError
 
-from headscape.checks import integer
+from headscape.checks import integer, one_of
 from headscape.compiled import free_threads
 from headscape.errors import HeadscapeError, InputError, about_a_file
 
@@ -145,9 +145,7 @@ def make_engine(name: str = "local", jobs: int = 1, scheduler: str | None = None
     InputError
         An unknown name, an invalid address, a scheduler for another engine, or Dask is not installed.
     """
-    if name not in ENGINES:
-        raise InputError(f"engine is one of {', '.join(ENGINES)}, not {name!r}")
-    if name == "dask":
+    if one_of("engine", name, ENGINES) == "dask":
         from headscape.studies.work.dask import DaskEngine
 
         return DaskEngine(jobs, scheduler)

@@ -5,17 +5,15 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from headscape.attention.wrapping import Model
 from headscape.captures import Capture
 from headscape.errors import InputError
 from headscape.runs import Run
 from headscape.studies.work.how import Say
 
-if TYPE_CHECKING:
-    from headscape.attention.models import Model
-
-__all__ = ["Loader", "models_of"]
+__all__ = ["Loader", "model_place", "model_run", "models_of"]
 
 ARCHITECTURE = ("family", "task", "n_parameters", "n_kv_heads", "max_tokens")
 
@@ -109,3 +107,23 @@ def models_of(
         assert captured.run is not None
         other = loader.model(captured.run, random_init=seed)
     return own, other  # type: ignore[return-value]
+
+
+def model_place(model: Model, run: Run | str | Path | None) -> Path | None:
+    """Where the run of a study that reads a model and no capture is or will be; an `InputError` if it is of another model."""
+    if run is None:
+        return None
+    path = run.path if isinstance(run, Run) else Path(run)
+    there = Run.open(path) if (path / "run.json").exists() else None
+    if there is not None and there.meta.get("model", {}).get("fingerprint", model.fingerprint) != model.fingerprint:
+        raise InputError(f"{path} is a run of {there.model_source}, not of {model.source}; name another directory")
+    return path.resolve()
+
+
+def model_run(model: Model, run: Run | str | Path | None, kind: str, seed: int) -> Run | None:
+    """That run, made if it does not exist; None for None, where nothing is kept."""
+    if run is None or isinstance(run, Run):
+        return run
+    if (Path(run) / "run.json").exists():
+        return Run.open(run)
+    return Run.create(run, config={"kind": kind, "seed": seed}, model=model.describe(), inputs={})

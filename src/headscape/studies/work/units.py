@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -12,7 +11,6 @@ from typing import Any
 from headscape.captures import Capture
 from headscape.errors import HeadscapeError, InputError
 from headscape.runs import Run
-from headscape.storage import ArrayWriter
 from headscape.studies.work.engines import Engine, Failure
 from headscape.studies.work.how import Steps, Work
 
@@ -35,10 +33,7 @@ def reachable(captured: Capture, engine: Engine, folder: Path) -> Iterator[Captu
     with tempfile.TemporaryDirectory(prefix=".shown-", dir=folder) as scratch:
         run = Run.create(Path(scratch) / "run")
         for i in range(len(captured)):
-            batch = captured.batch(i)
-            with ArrayWriter(run.batch_path(i), len(batch.names), {"headscape": json.dumps(batch.info)}) as writer:
-                for name in batch.names:
-                    writer.add(name, batch.read(name))
+            captured.batch(i).write(run.batch_path(i))
         yield run.path
 
 
