@@ -256,7 +256,8 @@ def _next(r: GaussianResult) -> list[Finding]:
     for source, who in (("model", "the model's own probabilities"), ("1-gram", "a 1-gram table of the other inputs")):
         facts = r.arrays.get(f"next/{source}/facts")
         if facts is not None:
-            mass, dominated, hit, directions, _, trace = (mean_interval(column) for column in facts.T)
+            mass, dominated, hit = (mean_interval(column).within(0, 1) for column in facts.T[:3])
+            directions, _, trace = (mean_interval(column) for column in facts.T[3:])
             rest = f"""
                 {who} the 5 likeliest next tokens hold {mass} of the probability, over 9 tenths at {dominated} of the
                 positions, and the actual next token is among them {hit} of the time; the 20 likeliest span {directions}

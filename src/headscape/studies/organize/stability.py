@@ -57,7 +57,7 @@ class Stability:
     @property
     def jaccard_bottom(self) -> Interval:
         """Mean overlap of the lowest tenths of two batches."""
-        return mean_of_pairs(self.overlaps_bottom)
+        return mean_of_pairs(self.overlaps_bottom).within(0, 1, inputs=2)
 
     @property
     def always_bottom(self) -> int:
@@ -89,8 +89,8 @@ def overlaps(sets: npt.NDArray[np.bool_]) -> FloatArray:
 def mean_of_pairs(matrix: FloatArray) -> Interval:
     """Mean over pairs of different batches of a symmetric matrix (n_batch, n_batch), with its interval over batches.
 
-    >>> str(mean_of_pairs(np.ones((8, 8))))
-    '1 [1, 1] (n = 8)'
+    >>> str(mean_of_pairs(np.ones((8, 8)))), str(mean_of_pairs(np.ones((8, 8))).within(0, 1, inputs=2))
+    ('1 (n = 8, all inputs agree, so no interval)', '1 [0.398, 1] (n = 8)')
     """
 
     def mean(chosen: npt.NDArray[np.intp]) -> float:
