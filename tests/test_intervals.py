@@ -107,27 +107,22 @@ def test_the_jackknife_covers_means_over_pairs():
 def test_inputs_that_agree_have_no_interval_of_no_width(n):
     """One input in twenty is 1 and the others are 0: thirty are often all 0, and their mean is not."""
     jackknifed = jackknife(lambda chosen: np.full(n, 0.1)[chosen].mean(), n)
+    why = "too few to say" if n < 6 else "all inputs agree, so no interval"
     for found in (mean_interval([0.1] * n), student_interval([0.1] * n), another([0.1] * n), jackknifed):
-        assert not found.known and found.why == "all inputs agree, so no interval" and found.n == n
+        assert not found.known and found.why == why and found.n == n
         assert judge(found, above=0.0).verdict == "cannot tell"
+        assert found.within(0, 1, step=0.1).known == (n >= 6) and not found.within(0, 1).known
 
 
-@pytest.mark.parametrize("n", [2, 8, 30, 200])
-@pytest.mark.parametrize("p", [0.01, 0.1])
-def test_bounds_cover_the_mean_where_all_inputs_agree(n, p):
-    rng = np.random.default_rng(0)
-    drawn = [(rng.random(n) < p).astype(float) for _ in range(DRAWS)]
-    alike = [mean_interval(x).within(0, 1) for x in drawn if not np.ptp(x)]
-    missed = sum(not one.low <= p <= one.high for one in alike)
-    assert missed / DRAWS <= 0.025 and all(one.low < one.high for one in alike)
-    assert mean_interval([0.0] * n).within(0, 1).high == pytest.approx(1 - 0.025 ** (1 / n))  # Clopper and Pearson
-
-
-def test_a_mean_over_pairs_that_agree_is_bounded_by_pairs_that_were_not_seen():
-    """A share q of inputs that differ touches a share 1 - (1 - q)^2 of pairs."""
-    one, two = (mean_interval([1.0] * 10).within(0, 1, inputs=k) for k in (1, 2))
-    q = 1 - one.low
-    assert two.low == pytest.approx((1 - q) ** 2)
+def test_the_interval_of_inputs_that_agree_follows_the_step_they_are_counted_in():
+    """As if one input more were a step above and one a step below: so six that agree say no less than six that nearly do."""
+    exact, nearly = mean_interval([1.0] * 30).within(0, 1, step=1 / 12), mean_interval([1.0] * 29 + [11 / 12])
+    assert exact.high == 1 and exact.n == 30 and nearly.low < exact.low < 1
+    for n in (6, 8, 40):
+        wide, narrow = (mean_interval([0.5] * n).within(0, 1, step) for step in (0.1, 0.01))
+        assert wide.high - 0.5 == pytest.approx(10 * (narrow.high - 0.5)) and narrow.low < 0.5 < narrow.high
+        assert mean_interval([0.5] * n).within(0, 1, 9.0).high == 1
+    assert mean_interval([0.0] * 50).within(-1, 1, step=1.0).high == pytest.approx(share_change([0.0] * 50).high)
 
 
 @pytest.mark.parametrize("n", [30, 123, 1000])

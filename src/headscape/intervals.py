@@ -33,8 +33,12 @@ less than 90 % (docs/verdicts.md has the table)."""
 FAR = 1000.0
 """Times the estimate that an end may lie from it and still be shown. Two inputs that differ by a factor of 3 have an end
 further away: it covers, and tells nobody anything."""
+UNANIMOUS = 6
+"""Inputs that must agree before that tells anything: fewer do so by chance more than 1 time in 20, where half of all
+inputs lie above their value."""
 ALIKE = "all inputs agree, so no interval"
-"""Inputs that agree to round-off show no spread: only bounds can say how far the mean of others may lie (`within`)."""
+"""Inputs that agree to round-off show no spread: they have an interval only where it is known in which steps they are
+counted (`within`)."""
 DIGITS = range(3, 9)
 """Digits of a number that is printed: the fewest that keep the ends of its interval apart."""
 
@@ -85,22 +89,23 @@ class Interval:
         low, high = sorted((factor * self.low, factor * self.high)) if self.known else (NAN, NAN)
         return Interval(factor * self.value, low, high, self.n, self.why)
 
-    def within(self, low: float, high: float, inputs: int = 1) -> Interval:
+    def within(self, low: float, high: float, step: float | None = None) -> Interval:
         """The part of it that can be, of a quantity with bounds.
 
-        Of n inputs that all agree, bounds give an interval (Clopper and Pearson 1934): a share q of all inputs that
-        differ goes unseen in 1 of 40 samples for q = 1 - 0.025^(1/n), and may lie at a bound. Where each value takes
-        several `inputs` (2 for a mean over pairs), more of them differ for the same q.
+        Inputs that all agree can differ by less than a `step`, if the quantity is counted in steps (a share of 12 heads:
+        1/12). Their interval is Student's with one more input a step above and one a step below, as in `share_change`.
 
-        >>> str(Interval(0.9, 0.7, 1.1, 8).within(0, 1)), str(mean_interval([0.0] * 8).within(0, 1))
-        ('0.9 [0.7, 1] (n = 8)', '0 [0, 0.369] (n = 8)')
+        >>> str(Interval(0.9, 0.7, 1.1, 8).within(0, 1)), str(mean_interval([0.0] * 8).within(0, 1, step=1 / 12))
+        ('0.9 [0.7, 1] (n = 8)', '0 [0, 0.0281] (n = 8)')
         """
-        if self.why == ALIKE:
-            unseen = 1 - ((1 - LEVEL) / 2) ** (inputs / self.n)
-            ends = (self.value + unseen * (low - self.value), self.value + unseen * (high - self.value))
-            return Interval(self.value, *ends, self.n)
+        if self.why == ALIKE and step:
+            padded = np.append(np.full(self.n, self.value), [self.value - step, self.value + step])
+            return _about(self.value, padded, skewed=False)._of(self.n).within(low, high)
         ends = (max(self.low, low), min(self.high, high)) if self.known else (NAN, NAN)
         return Interval(self.value, *ends, self.n, "" if self.known else self.why)
+
+    def _of(self, n: int) -> Interval:
+        return Interval(self.value, self.low, self.high, n, self.why)
 
     def columns(self, name: str) -> dict[str, float]:
         """As columns of a table: NAME, NAME_low, NAME_high, NAME_n."""
@@ -138,7 +143,7 @@ def mean_interval(values: npt.ArrayLike) -> Interval:
     >>> hs.mean_interval([1.0]).known
     False
     >>> str(hs.mean_interval([1e-9, 1e-4, 1.0])), str(hs.mean_interval([0.5, 0.5, 0.5]))
-    ('0.333 (n = 3, too few to say)', '0.5 (n = 3, all inputs agree, so no interval)')
+    ('0.333 (n = 3, too few to say)', '0.5 (n = 3, too few to say)')
     """
     x = np.asarray(values, dtype=float).ravel()
     x = x[~np.isnan(x)]
@@ -254,7 +259,7 @@ def _about(value: float, x: npt.NDArray[np.float64], skewed: bool) -> Interval:
     if n < 2 or not np.isfinite(value) or not np.isfinite(x).all():
         return Interval(value, n=n)
     if np.ptp(x) <= 4 * n * np.finfo(float).eps * np.abs(x).max():
-        return Interval(value, n=n, why=ALIKE)
+        return Interval(value, n=n, why=TOO_FEW if n < UNANIMOUS else ALIKE)
     reach = _reach(x)
     low, high = value - reach, value + reach
     if skewed:

@@ -82,12 +82,12 @@ def _population(r: CollapseResult) -> Finding:
         for name in ("standard", "random")
         if name in r.variants
     }
-    own = mean_interval(peaks["standard"]).within(0, 1)
+    own = mean_interval(peaks["standard"]).within(0, 1, step=1 / r.n_layers)
     verdict = _judge(r, own, above=0.5, control="half of the layers")
     if verdict.verdict == "holds":
         verdict = cannot_tell("control missing: random weights", verdict.statistic)
         if "random" in peaks:
-            more = mean_interval(peaks["standard"] - peaks["random"]).within(-1, 1)
+            more = mean_interval(peaks["standard"] - peaks["random"]).within(-1, 1, step=1 / r.n_layers)
             verdict = _judge(r, more, above=0.0, control="random weights")
     shares = {name: float(np.mean([s.share for s in r.alike(name)[1:]])) for name in r.variants}
     unlike = ""
