@@ -3,7 +3,7 @@
     python scripts/prune_page.py [--check]
 
 Costs are means over the inputs that a method was judged on, with `headscape.intervals.mean_interval` (wider above where all
-inputs have one sign, since they may be skewed); differences to `novelty` are paired
+inputs have one sign, since they may be skewed), of accuracies with `share_change`; differences to `novelty` are paired
 by input. `--check` only says whether the page is up to date.
 """
 
@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from headscape.intervals import Interval, mean_interval
+from headscape.intervals import Interval, mean_interval, share_change
 
 ROOT = Path(__file__).resolve().parent.parent
 PAGE, RESULTS = ROOT / "docs" / "prune.md", ROOT / "docs" / "results" / "prune"
@@ -125,7 +125,8 @@ def cost(
         return None
     if ability == "similarity" and rival is None:
         return mean_interval(np.concatenate([own[key] for key in keys])).scaled(100)
-    difference = mean_interval(np.concatenate([own[key] - np.array(other[key]) for key in keys]))
+    each = np.concatenate([own[key] - np.array(other[key]) for key in keys])
+    difference = share_change(each) if ability == "accuracy" else mean_interval(each)
     if nats:
         return difference
     intact = np.mean(np.concatenate([found["intact"][ability][key] for key in keys]))

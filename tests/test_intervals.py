@@ -3,7 +3,16 @@
 import numpy as np
 import pytest
 
-from headscape.intervals import another, exactly, jackknife, mean_interval, median_interval
+from headscape.intervals import (
+    Interval,
+    another,
+    exactly,
+    jackknife,
+    mean_interval,
+    median_interval,
+    share_change,
+    student_interval,
+)
 from headscape.studies.prune.result import percent
 from headscape.studies.work.series import bars, line
 from headscape.verdicts import judge
@@ -94,16 +103,51 @@ def test_the_jackknife_covers_means_over_pairs():
     assert share > 0.92
 
 
-def test_a_few_inputs_that_agree_have_no_interval():
-    """Half of all inputs have 0.3: a few agree on it by chance, and an interval of no width would miss the mean."""
-    for n in (2, 3, 5):
-        found = mean_interval([0.3] * n)
-        assert not found.known and found.why == "too few to say" and found.n == n
-    assert mean_interval([0.5] * 6).low == mean_interval([0.5] * 6).high == 0.5
+@pytest.mark.parametrize("n", [2, 5, 6, 30, 1000])
+def test_inputs_that_agree_have_no_interval_of_no_width(n):
+    """One input in twenty is 1 and the others are 0: thirty are often all 0, and their mean is not."""
+    jackknifed = jackknife(lambda chosen: np.full(n, 0.1)[chosen].mean(), n)
+    why = "too few to say" if n < 6 else "all inputs agree, so no interval"
+    for found in (mean_interval([0.1] * n), student_interval([0.1] * n), another([0.1] * n), jackknifed):
+        assert not found.known and found.why == why and found.n == n
+        assert judge(found, above=0.0).verdict == "cannot tell"
+        assert found.within(0, 1, step=0.1).known == (n >= 6) and not found.within(0, 1).known
+
+
+def test_the_interval_of_inputs_that_agree_follows_the_step_they_are_counted_in():
+    """As if one input more were a step above and one a step below: so six that agree say no less than six that nearly do."""
+    exact, nearly = mean_interval([1.0] * 30).within(0, 1, step=1 / 12), mean_interval([1.0] * 29 + [11 / 12])
+    assert exact.high == 1 and exact.n == 30 and nearly.low < exact.low < 1
+    for n in (6, 8, 40):
+        wide, narrow = (mean_interval([0.5] * n).within(0, 1, step) for step in (0.1, 0.01))
+        assert wide.high - 0.5 == pytest.approx(10 * (narrow.high - 0.5)) and narrow.low < 0.5 < narrow.high
+        assert mean_interval([0.5] * n).within(0, 1, 9.0).high == 1
+    assert mean_interval([0.0] * 50).within(-1, 1, step=1.0).high == pytest.approx(share_change([0.0] * 50).high)
+
+
+@pytest.mark.parametrize("n", [30, 123, 1000])
+@pytest.mark.parametrize(("lost", "won"), [(0.5, 0), (1, 0), (2, 0), (3, 0), (1, 1), (5, 1), (20, 5)])
+def test_changes_of_a_share_are_covered_however_few_inputs_change(n, lost, won):
+    """Student's interval covers 40 to 86 % of the first three, where none may change."""
     rng = np.random.default_rng(0)
-    for n in (2, 3, 5, 6, 8):
-        drawn = [mean_interval(np.where(rng.random(n) < 0.5, 0.3, rng.random(n))) for _ in range(400)]
-        assert np.mean([one.known and one.low == one.high for one in drawn]) < 0.05
+    p = np.array([lost, won, n - lost - won]) / n
+    drawn = [np.repeat([1.0, -1.0, 0.0], rng.multinomial(n, p)) for _ in range(DRAWS)]
+    found = [share_change(x) for x in drawn]
+    truth = (lost - won) / n
+    assert np.mean([one.low <= truth <= one.high for one in found]) > 0.93
+    assert all(one.low < one.value < one.high for one in found)
+
+
+def test_a_change_of_a_share_stays_within_its_bounds():
+    every = share_change(np.ones(50))
+    assert every.value == every.high == 1 and every.low > 0.8 and every.n == 50
+    assert not share_change([1.0]).known and share_change([]).n == 0
+
+
+def test_ends_that_differ_are_printed_apart():
+    assert str(Interval(1.3, 1.2991, 1.3012, 18)) == "1.3 [1.299, 1.301] (n = 18)"
+    assert str(Interval(0.97301, 0.97299, 0.97303, 6)) == "0.97301 [0.97299, 0.97303] (n = 6)"
+    assert str(Interval(0.5, 0.4, 0.6, 3)) == "0.5 [0.4, 0.6] (n = 3)"
 
 
 def test_nan_inputs_do_not_count():

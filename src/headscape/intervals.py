@@ -20,6 +20,7 @@ __all__ = [
     "mean_interval",
     "median_interval",
     "of_draws",
+    "share_change",
     "student_interval",
 ]
 
@@ -33,8 +34,13 @@ FAR = 1000.0
 """Times the estimate that an end may lie from it and still be shown. Two inputs that differ by a factor of 3 have an end
 further away: it covers, and tells nobody anything."""
 UNANIMOUS = 6
-"""Inputs that must agree before their common value is an interval: fewer agree by chance more than 1 time in 20, where
-half of all inputs lie above it."""
+"""Inputs that must agree before that tells anything: fewer do so by chance more than 1 time in 20, where half of all
+inputs lie above their value."""
+ALIKE = "all inputs agree, so no interval"
+"""Inputs that agree to round-off show no spread: they have an interval only where it is known in which steps they are
+counted (`within`)."""
+DIGITS = range(3, 9)
+"""Digits of a number that is printed: the fewest that keep the ends of its interval apart."""
 
 
 @dataclass(frozen=True)
@@ -68,9 +74,11 @@ class Interval:
         return self.known and not self.why
 
     def __str__(self) -> str:
-        ends = f" [{self.low:.3g}, {self.high:.3g}]" if self.readable and (self.n or self.low < self.high) else ""
+        apart = [d for d in DIGITS if f"{self.low:.{d}g}" != f"{self.high:.{d}g}"] if self.readable else []
+        digits = apart[0] if apart else DIGITS[0]
+        ends = f" [{self.low:.{digits}g}, {self.high:.{digits}g}]" if apart else ""
         facts = ", ".join(([f"n = {self.n}"] if self.n else []) + ([self.why] if self.why else []))
-        return f"{self.value:.3g}{ends}" + (f" ({facts})" if facts else "")
+        return f"{self.value:.{digits}g}{ends}" + (f" ({facts})" if facts else "")
 
     def scaled(self, factor: float) -> Interval:
         """The same in another unit.
@@ -81,14 +89,23 @@ class Interval:
         low, high = sorted((factor * self.low, factor * self.high)) if self.known else (NAN, NAN)
         return Interval(factor * self.value, low, high, self.n, self.why)
 
-    def within(self, low: float, high: float) -> Interval:
+    def within(self, low: float, high: float, step: float | None = None) -> Interval:
         """The part of it that can be, of a quantity with bounds.
 
-        >>> str(Interval(0.9, 0.7, 1.1, 8).within(0, 1))
-        '0.9 [0.7, 1] (n = 8)'
+        Inputs that all agree can differ by less than a `step`, if the quantity is counted in steps (a share of 12 heads:
+        1/12). Their interval is Student's with one more input a step above and one a step below, as in `share_change`.
+
+        >>> str(Interval(0.9, 0.7, 1.1, 8).within(0, 1)), str(mean_interval([0.0] * 8).within(0, 1, step=1 / 12))
+        ('0.9 [0.7, 1] (n = 8)', '0 [0, 0.0281] (n = 8)')
         """
+        if self.why == ALIKE and step:
+            padded = np.append(np.full(self.n, self.value), [self.value - step, self.value + step])
+            return _about(self.value, padded, skewed=False)._of(self.n).within(low, high)
         ends = (max(self.low, low), min(self.high, high)) if self.known else (NAN, NAN)
         return Interval(self.value, *ends, self.n, "" if self.known else self.why)
+
+    def _of(self, n: int) -> Interval:
+        return Interval(self.value, self.low, self.high, n, self.why)
 
     def columns(self, name: str) -> dict[str, float]:
         """As columns of a table: NAME, NAME_low, NAME_high, NAME_n."""
@@ -116,8 +133,8 @@ def mean_interval(values: npt.ArrayLike) -> Interval:
     Student's interval covers 95 % for normal inputs whatever their number, and too little for skewed ones. Inputs of
     one sign may be skewed: for them it is joined with Cox's interval for log-normal inputs, exp(m + s^2/2 +- t
     sqrt(s^2/n + s^4/2(n + 1))) with m and s those of the logarithms, which is the same where inputs hardly vary. Few
-    inputs over many orders of magnitude have none, and neither have five or fewer that all agree. NaN inputs are left out
-    and do not count.
+    inputs over many orders of magnitude have none, and neither have inputs that all agree. NaN inputs are left out and do
+    not count.
 
     >>> hs.mean_interval([-1.0, 0.0, 1.0])
     Interval(value=0.0, low=-2.484..., high=2.484..., n=3, why='')
@@ -132,7 +149,7 @@ def mean_interval(values: npt.ArrayLike) -> Interval:
     x = x[~np.isnan(x)]
     if len(x) == 0:
         return Interval(NAN, n=0, why="no input")
-    return _unless_alike(x, skewed=bool((x > 0).all() or (x < 0).all()))
+    return _about(float(x.mean()), x, skewed=bool((x > 0).all() or (x < 0).all()))
 
 
 def geometric_interval(values: npt.ArrayLike) -> Interval:
@@ -160,14 +177,24 @@ def student_interval(values: npt.ArrayLike) -> Interval:
     """
     x = np.asarray(values, dtype=float).ravel()
     x = x[~np.isnan(x)]
-    return _unless_alike(x, skewed=False) if len(x) else Interval(NAN, n=0, why="no input")
+    return _about(float(x.mean()), x, skewed=False) if len(x) else Interval(NAN, n=0, why="no input")
 
 
-def _unless_alike(x: npt.NDArray[np.float64], skewed: bool) -> Interval:
-    """Few inputs that all agree give no spread to learn from: what is left is the rule of the median."""
-    if 1 < len(x) < UNANIMOUS and not np.ptp(x):
-        return Interval(float(x[0]), n=len(x), why=TOO_FEW)
-    return _about(float(x.mean()), x, skewed)
+def share_change(changes: npt.ArrayLike) -> Interval:
+    """Change of a share from paired inputs: 1 where an input was lost, -1 where one was won, 0 where none was.
+
+    Student's interval with one more input of either sign (Bonett and Price 2012). Without these it covers 40 to 90 %
+    where few inputs change, and has no width where none does. A change may be the mean of several draws.
+
+    >>> str(share_change([0.0] * 98)), str(share_change([1.0] + [0.0] * 97))
+    ('0 [-0.0282, 0.0282] (n = 98)', '0.0102 [-0.0245, 0.0445] (n = 98)')
+    """
+    x = np.asarray(changes, dtype=float).ravel()
+    if len(x) < 2:
+        return Interval(float(x.mean()) if len(x) else NAN, n=len(x))
+    padded = np.append(x, [-1.0, 1.0])
+    middle, reach = float(padded.mean()), _reach(padded)
+    return Interval(float(x.mean()), max(middle - reach, -1.0), min(middle + reach, 1.0), len(x))
 
 
 def another(values: npt.ArrayLike) -> Interval:
@@ -177,9 +204,9 @@ def another(values: npt.ArrayLike) -> Interval:
     Interval(value=0.0, low=-4.968..., high=4.968..., n=3, why='')
     """
     x = np.asarray(values, dtype=float).ravel()
-    reach = _reach(x) * (1 + len(x)) ** 0.5 if len(x) > 1 else NAN
-    value = float(x.mean()) if len(x) else NAN
-    return Interval(value, value - reach, value + reach, len(x))
+    mean = _about(float(x.mean()) if len(x) else NAN, x, skewed=False)
+    reach = (mean.high - mean.value) * (1 + len(x)) ** 0.5
+    return Interval(mean.value, mean.value - reach, mean.value + reach, len(x), mean.why)
 
 
 def of_draws(value: float, draws: npt.ArrayLike, n: int) -> Interval:
@@ -231,6 +258,8 @@ def _about(value: float, x: npt.NDArray[np.float64], skewed: bool) -> Interval:
     n = len(x)
     if n < 2 or not np.isfinite(value) or not np.isfinite(x).all():
         return Interval(value, n=n)
+    if np.ptp(x) <= 4 * n * np.finfo(float).eps * np.abs(x).max():
+        return Interval(value, n=n, why=TOO_FEW if n < UNANIMOUS else ALIKE)
     reach = _reach(x)
     low, high = value - reach, value + reach
     if skewed:

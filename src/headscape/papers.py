@@ -10,18 +10,19 @@ from importlib.resources import files
 
 from headscape.verdicts import Judgement
 
-__all__ = ["Claim", "Source", "claim", "claims", "sources_of"]
+__all__ = ["Claim", "Source", "claim", "claims", "drawn_from", "sources_of"]
 
 
 @dataclass(frozen=True)
 class Source:
-    """A work whose claims are tested."""
+    """A work whose claims are tested; `drawn` if its figures are drawn again."""
 
     id: str
     authors: str
     year: int
     title: str
     where: str
+    drawn: bool = False
 
     def __str__(self) -> str:
         return f"{self.authors} ({self.year}), {self.title}, {self.where}"
@@ -96,3 +97,12 @@ def claim(id: str) -> Claim:
 def sources_of(study: str) -> list[Source]:
     """The works whose claims a study tests."""
     return list(dict.fromkeys(one.source for one in claims().values() if one.study == study))
+
+
+def drawn_from(study: str) -> Source | None:
+    """The work whose figures a study draws again; None of a study that tests no claims.
+
+    >>> drawn_from("collapse").short
+    'Masumura and Taki 2025'
+    """
+    return next((source for source in sources_of(study) if source.drawn), None)

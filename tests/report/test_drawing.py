@@ -73,6 +73,17 @@ def test_names_under_a_file_do_not_run_into_each_other():
         assert not overlaps(figure("violins", groups=groups))
 
 
+def test_the_name_of_an_axis_is_whole_also_above_long_names_of_bars():
+    names = [f"Corollary 1, shuffled head, {i}" for i in range(11)]
+    label = "change, of the final hidden state (relative)"
+    data = {"names": names, "values": np.arange(11.0)}
+    drawn = draw(FigureSpec(id="f", title="F", kind="bars", data=data, read="Look.", y_label=label), SECTION)
+    with style():
+        drawn.draw_without_rendering()
+    box = drawn.axes[0].yaxis.label.get_window_extent()
+    assert box.y0 >= 0 and box.y1 <= drawn.bbox.y1 and drawn.axes[0].get_ylabel().replace("\n", " ") == label
+
+
 def test_between_layers_an_axis_has_no_ticks():
     data = {"series": [{"name": "a", "x": [1, 2, 3], "y": [0.0, 1.0, 2.0]}]}
     ticks = figure("lines", **data).axes[0].get_xticks()

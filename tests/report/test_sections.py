@@ -29,7 +29,14 @@ def test_a_table_too_wide_for_half_a_page_takes_the_whole(tmp_path, visit):
 
 
 @pytest.mark.parametrize(
-    ("study", "cited"), [("organize", "figure 3 of Fasina et al. 2025"), ("train", "figure 3 of the paper")]
+    ("study", "cited"),
+    [
+        ("organize", "figure 3 of Fasina et al. 2025"),
+        ("train", "figure 3 of Masumura and Taki 2025"),
+        ("collapse", "figure 3 of Masumura and Taki 2025"),
+        ("compare", "figure 3 of Fasina et al. 2025"),
+        ("a study of your own", "figure 3"),
+    ],
 )
 def test_a_figure_names_the_paper_it_is_from(study, cited):
     figure = FigureSpec(
@@ -38,7 +45,9 @@ def test_a_figure_names_the_paper_it_is_from(study, cited):
     scene = gather([FakeResult(frame_of(1, 2), [figure])], [])
     html = section_html(replace(scene.sections[0], study=study), {}, scene)
     assert f">{cited}<" in html
-    assert ("Masumura and Taki (2025), On the Role of Hidden States" in html) == (study == "train")  # in a tip
+    assert ("Masumura and Taki (2025), On the Role of Hidden States" in html) == (
+        study in ("train", "collapse")
+    )  # in a tip
 
 
 def test_numbers_of_a_table_are_on_the_right_and_text_is_escaped():

@@ -26,6 +26,7 @@ __all__ = [
     "Judge",
     "LossJudge",
     "SimilarityJudge",
+    "by_answers",
     "concatenated",
     "content_of",
     "cost",
@@ -221,10 +222,14 @@ def cost(intact: Loss, now: Loss, scale: float | None = None, by: str = "loss") 
     """
     if intact.kind == "similarity":
         return now.values
-    right = intact.kind == "image-classifier" or by == "accuracy"
-    if right and intact.correct is not None and now.correct is not None:
+    if by_answers(intact, by) and intact.correct is not None and now.correct is not None:
         return intact.correct.astype(float) - now.correct
     return (now.values - intact.values) / (intact.mean if scale is None else scale)
+
+
+def by_answers(intact: Loss, by: str = "loss") -> bool:
+    """Whether `cost` counts answers: then it is -1, 0 or 1 per input."""
+    return intact.correct is not None and (intact.kind == "image-classifier" or by == "accuracy")
 
 
 def cost_unit(intact: Loss) -> str:

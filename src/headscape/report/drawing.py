@@ -73,7 +73,7 @@ def words(text: object, limit: int = 60) -> str:
 
 def label_axes(ax: Axes, spec: FigureSpec) -> None:
     """Set title, labels and scales."""
-    ax.set(title=fill(words(spec.title, 120), 46), xlabel=words(spec.x_label), ylabel=words(spec.y_label))
+    ax.set(title=fill(words(spec.title, 120), 46), xlabel=words(spec.x_label), ylabel=fill(words(spec.y_label), 26))
     ax.set(xscale="log" if spec.log_x else "linear", yscale="log" if spec.log_y else "linear")
 
 

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from headscape.papers import sources_of
+from headscape.papers import drawn_from
 from headscape.report.gather import LINKED, Scene, Section
 from headscape.report.palette import CIVIDIS
 from headscape.report.text import escape, is_number, number, slug
@@ -58,10 +58,10 @@ def _card(section: Section, spec: FigureSpec, pictures: Mapping[str, Any], scene
 
 
 def _paper(study: str, place: str) -> str:
-    """Which figure of which paper this is; "the paper", with a tip, where a study tests several."""
-    sources = sources_of(study)
-    of = sources[0].short if len(sources) == 1 else "the paper"
-    return f'<span class="paper" title="{escape("; ".join(map(str, sources)))}">{escape(place)} of {escape(of)}</span>'
+    """Which figure of which paper this is, with its title as a tip."""
+    source = drawn_from(study)
+    of = f" of {source.short}" if source else ""
+    return f'<span class="paper" title="{escape(str(source or ""))}">{escape(place + of)}</span>'
 
 
 def _inner(section: Section, spec: FigureSpec, drawn: Mapping[str, Any], scene: Scene) -> str:

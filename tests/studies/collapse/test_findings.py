@@ -41,7 +41,9 @@ def test_the_other_verdicts_are_reached_by_the_same_rules(vit):
     assert said["collapse.rank"].holds and said["collapse.rank"].text.startswith("Tokens collapse along depth")
     assert said["collapse.work"].holds and "The hidden state keeps tokens apart" in said["collapse.work"].text
     gone = vit.residual.copy()
-    gone[0, :, 1:] = 1e-17  # beyond what float64 can tell: still collapsed, but not by how much
+    gone[0, :, 1:] = (
+        1e-17 * (1 + 0.1 * np.arange(8))[:, None]
+    )  # beyond what float64 can tell: still collapsed, but not by how much
     everything = replace(vit, residual=gone)
     assert by_claim(everything)["collapse.rank"].holds
     assert not everything.interval("standard").known and everything.interval("standard").value == vit.floor[0]

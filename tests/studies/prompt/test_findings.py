@@ -48,7 +48,8 @@ def result():
 def with_measure(result, version, measure, values):
     """The result with a measure (n_layer,) of a version, the same for all prompts but for a little noise."""
     measures = result.measures.copy()
-    noise = 1e-3 * np.random.default_rng(1).normal(size=(N_PROMPT, result.n_layers))
+    seed = [result.versions.index(version), MEASURES.index(measure)]
+    noise = 1e-3 * np.random.default_rng(seed).normal(size=(N_PROMPT, result.n_layers))
     measures[result.versions.index(version), :, :, MEASURES.index(measure)] = np.asarray(values) + noise
     return replace(result, measures=measures)
 
@@ -135,7 +136,7 @@ def test_what_was_learnt_needs_random_weights(result):
     version, measures = result.versions.index("random weights"), near.measures.copy()
     measures[0, ..., within], measures[version, ..., within] = (
         measures[0, ..., cross],
-        0.1 * measures[version, ..., cross],
+        (0.1 + 1e-3 * np.arange(N_PROMPT)[:, None]) * measures[version, ..., cross],
     )
     learnt = replace(near, measures=measures)
     assert by_claim(learnt)["shots"].holds

@@ -7,6 +7,7 @@ import pytest
 
 from headscape.studies.prune.findings import findings
 from headscape.studies.prune.judging import Curve
+from headscape.verdicts import judge
 
 CHEAP, DEAR = [[[0.01, 0.02, 0.01]]], [[[0.05, 0.06, 0.07]]]
 
@@ -58,7 +59,13 @@ def test_the_best_criterion_without_gradients_is_chosen_before_it_is_judged(resu
 
 def test_the_papers_criterion_has_to_beat_random_draws(result):
     even = [[[0.01, 0.012, 0.01]]]
-    for costs, spread, verdict in ((even, 0, "holds"), (DEAR, 0, "does not hold"), (even, 0.02, "cannot tell")):
+    cases = (
+        (even, 1e-3, "holds"),
+        (DEAR, 1e-3, "does not hold"),
+        (even, 0.02, "cannot tell"),
+        (even, 0, "cannot tell"),
+    )
+    for costs, spread, verdict in cases:
         draws = np.full((3, 1, 3), 0.03) + spread * np.array([-1, 0, 1])[:, None, None]
         curves = [made_up("l1_top", costs), made_up("random", draws)]
         found = claims(replace(result, criterion="novelty", compensation="mean", curves=curves, budget={}))
@@ -124,3 +131,12 @@ def test_an_ability_that_few_items_show_is_not_called_absent(result):
     said = next(f.text for f in findings(result) if "copying of text" in f.text)
     assert said.startswith("The intact model is not shown to beat chance in copying of text, so no budget applies")
     assert result.costs.set_index("ability").loc["copy.text", "budget"] == "none: not shown to beat chance"
+
+
+def test_a_drop_of_accuracy_that_nobody_saw_is_not_known_to_be_nothing():
+    """Of 123 images none changes: up to 2 in 100 could, so 1 % is no budget that was kept for sure."""
+    none = replace(made_up("proposal", np.zeros((1, 1, 123))), answers=True)
+    assert none.cost(0).low == -none.cost(0).high < -0.02 and none.cost(0).n == 123
+    assert judge(none.cost(0), below=0.01).verdict == "cannot tell"
+    assert judge(none.cost(0), below=0.05).verdict == "holds"
+    assert none.minus(none).low < 0 < none.area.high

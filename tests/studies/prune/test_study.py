@@ -183,3 +183,22 @@ def test_a_model_without_the_heads_of_the_run_is_refused(run):
     for call in (prune, rank_heads):
         with pytest.raises(hs.InputError, match=r"the run has head decoder\.0\.2, .* does not: is this its model"):
             call(run, model=other, inputs=JUDGE)
+
+
+def test_a_task_by_accuracy_counts_answers_also_after_healing(tmp_path, model):
+    """No answer changes where a silent head goes; the interval says how many could have, and has a width."""
+    hs.capture(model, RANK, tokens=12, batches=None, dtype="float32", out=tmp_path)
+    rows = [
+        (f"she sells {word}", "s") for word in ("sea", "shells", "shores", "foxes", "dogs", "more", "measure", "all")
+    ]
+    found = hs.prune(
+        tmp_path, model, JUDGE * 3, task=rows * 2, task_by="accuracy", n_heads=1, heal=1, windows=4, threads=1
+    )
+    for name in ("proposal", "healed"):
+        curve = found.curve(name, proposal=True, ability="task")
+        assert curve.answers and set(np.unique(curve.costs)) <= {-1.0, 0.0, 1.0}
+        assert not found.curve(name, proposal=True, ability="text").answers
+        cost = curve.cost(0)
+        assert cost.low < cost.value < cost.high and cost.n == curve.costs.shape[-1]
+    again = hs.open_result(tmp_path, "prune")
+    assert [c.answers for c in again.curves] == [c.answers for c in found.curves]

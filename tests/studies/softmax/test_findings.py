@@ -31,7 +31,8 @@ def result(n=8, batches=8, unit="loss", columns=None, changes=None, at_once=None
     planted = {"mean_kl": 1.0, "paraproduct_error": 0.5, "alpha": 0.3, "alpha_shuffled": -0.45, "alpha_coarse": 0.3}
     planted |= {"alpha_residual": 0.45, "average_rms": 1.0, "second_order_error": 0.3} | (columns or {})
     for name, value in planted.items():
-        values[:, COLUMNS.index(name)] = np.broadcast_to(value, (N_HEAD,)) * wobble
+        own = 1 + 1e-3 * rng.normal(size=(n, 1))  # or a ratio of two would be the same for all inputs
+        values[:, COLUMNS.index(name)] = np.broadcast_to(value, (N_HEAD,)) * own
     each = np.zeros((n, len(HEAD_VARIANTS), N_HEAD))
     for name, value in ({"corollary": 0.5, "paraproduct": 0.1, "mean": 1.0} | (changes or {})).items():
         each[:, HEAD_VARIANTS.index(name)] = np.broadcast_to(value, (N_HEAD,)) * wobble

@@ -79,18 +79,20 @@ def _population(r: CollapseResult) -> Finding:
         for name in ("standard", "random")
         if name in r.variants
     }
-    verdict = _judge(r, mean_interval(peaks["standard"]), above=0.5, control="half of the layers")
+    own = mean_interval(peaks["standard"]).within(0, 1, step=1 / r.n_layers)
+    verdict = _judge(r, own, above=0.5, control="half of the layers")
     if verdict.verdict == "holds":
         verdict = cannot_tell("control missing: random weights", verdict.statistic)
         if "random" in peaks:
-            verdict = _judge(r, mean_interval(peaks["standard"] - peaks["random"]), above=0.0, control="random weights")
+            more = mean_interval(peaks["standard"] - peaks["random"]).within(-1, 1, step=1 / r.n_layers)
+            verdict = _judge(r, more, above=0.0, control="random weights")
     shares = {name: float(np.mean([s.share for s in r.alike(name)[1:]])) for name in r.variants}
     unlike = ""
     if r.different is not None:
         unlike = f" ({np.mean([s.share for s in r.alike('standard', True)[1:]]):.2%} of pairs of different tokens)"
     rest = (
         f": the cosines of pairs of tokens have their mode above {PEAK:g} in "
-        f"{mean_interval(peaks['standard']).scaled(100)} % of the layers ({PAPER}: in every layer of the networks they "
+        f"{own.scaled(100)} % of the layers ({PAPER}: in every layer of the networks they "
         f"trained). On average {shares['standard']:.2%} of pairs have a cosine of {ALIKE:g} or more{unlike}; before the "
         f"first layer {r.alike('standard')[0].share:.2%}"
         + "".join(f", {shares[name]:.2%} {words}" for name, words in CONTROLS.items() if name in r.variants)

@@ -249,7 +249,9 @@ class CompareResult(StudyResult):
             return None
         n_heads = int(self.runs.loc[self.runs["network"] == network, "n_heads"].iloc[0])
         chance = bottom_size(n_heads) / n_heads
-        return self._mean(self.bottom, between), self._mean(self.bottom, within), chance
+        step = 2 / bottom_size(n_heads)  # of one head that a batch exchanges; a pair has two batches
+        shared, own = (self._mean(self.bottom, where).within(0, 1, step) for where in (between, within))
+        return shared, own, chance
 
     @cached_property
     def larger(self) -> tuple[str, str, Judgement] | None:

@@ -236,7 +236,7 @@ def _divergence(r: GaussianResult) -> FigureSpec:
             if name == "trained":
                 series.append(
                     {
-                        "name": "trained, tokens dealt out",
+                        "name": "trained, tokens in random thirds",
                         "x": np.arange(len(found)),
                         "y": found[:, 0, 1],
                         "dash": "dot",

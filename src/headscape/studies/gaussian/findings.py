@@ -153,22 +153,21 @@ def _chain(r: GaussianResult) -> list[Finding]:
         def correlation(frame: pd.DataFrame, a: str = own, b: str = predicted) -> float:
             return float(frame[a].corr(frame[b], "spearman"))
 
+        of, *random = (_bounded(r, r.over_inputs(correlation, name)) for name in r.frames)
         rest = (
-            f": over heads, predicted and measured have the rank correlation {r.over_inputs(correlation)}. The median of {words} "
+            f": over heads, predicted and measured have the rank correlation {of}. The median of {words} "
             f"is {r.median(own)}, predicted {r.median(predicted)}{near}."
         )
-        found.append(
-            _of_heads(
-                r,
-                claim,
-                f"chain-{claim.removeprefix('chain_')}",
-                rest,
-                correlation,
-                above=_beyond_chance(r, CLEAR),
-                control="a clear rank correlation",
-            )
-        )
+        rule: dict[str, Any] = {"above": _beyond_chance(r, CLEAR), "control": "a clear rank correlation"}
+        figure = f"chain-{claim.removeprefix('chain_')}"
+        found.append(_tested(r, claim, figure, rest, of, random=random[0] if random else None, **rule))
     return found
+
+
+def _bounded(r: GaussianResult, correlation: Interval) -> Interval:
+    """A rank correlation over heads; without an input it changes at least by what two neighbours that trade ranks do."""
+    n = len(r.heads)
+    return correlation.within(-1, 1, max(1, correlation.n - 1) * 12 / (n**3 - n) if n > 1 else None)
 
 
 def _temperature(r: GaussianResult) -> list[Finding]:
@@ -179,7 +178,10 @@ def _temperature(r: GaussianResult) -> list[Finding]:
     def correlation(chosen: npt.NDArray[np.intp], factor: int = 0) -> float:
         return float(spread.corr(pd.Series(changes[chosen, factor].mean(axis=0)), "spearman"))
 
-    flatter, sharper = (jackknife(lambda chosen, f=f: correlation(chosen, f), len(changes)) for f in (0, 1))  # type: ignore[misc]
+    flatter, sharper = (
+        _bounded(r, jackknife(lambda chosen, f=f: correlation(chosen, f), len(changes)))  # type: ignore[misc]
+        for f in (0, 1)
+    )
     cost = [mean_interval(changes[:, f].mean(axis=1)) for f in (0, 1)]
     chance = _beyond_chance(r, 0.0)
     judged = judge(flatter, above=chance, control="no correlation, and what so many heads have by chance")
@@ -253,7 +255,8 @@ def _next(r: GaussianResult) -> list[Finding]:
     for source, who in (("model", "the model's own probabilities"), ("1-gram", "a 1-gram table of the other inputs")):
         facts = r.arrays.get(f"next/{source}/facts")
         if facts is not None:
-            mass, dominated, hit, directions, _, trace = (mean_interval(column) for column in facts.T)
+            mass, dominated, hit = (mean_interval(column).within(0, 1, 1 / r.n_token) for column in facts.T[:3])
+            directions, _, trace = (mean_interval(column) for column in facts.T[3:])
             rest = f"""
                 {who} the 5 likeliest next tokens hold {mass} of the probability, over 9 tenths at {dominated} of the
                 positions, and the actual next token is among them {hit} of the time; the 20 likeliest span {directions}
@@ -352,11 +355,13 @@ def _divergence(r: GaussianResult) -> list[Finding]:
     change = over_inputs(parts, lambda one: float((one[-1] - one[0]) @ [1, -1]))
     first, last = (over_inputs(parts, lambda one, at=at: float(one[at, 0])) for at in (0, -1))  # type: ignore[misc]
     rest = f"""
-        : the Jensen-Shannon divergence between thirds of the text goes from {first} to {last} nats, that of tokens dealt
-        out at random from {apart[0, 0, 1]:.3g} to {apart[-1, 0, 1]:.3g}. Beyond the latter it changes by {change}.
+        : the Jensen-Shannon divergence between thirds of the text goes from {first} to {last} nats, that of tokens
+        assigned to thirds at random from {apart[0, 0, 1]:.3g} to {apart[-1, 0, 1]:.3g}. Beyond the latter it changes by {change}.
     """
     return [
-        _tested(r, "divergence", "divergence", rest, change, below=0.0, control="no change beyond tokens dealt out")
+        _tested(
+            r, "divergence", "divergence", rest, change, below=0.0, control="no change beyond that of random thirds"
+        )
     ]
 
 

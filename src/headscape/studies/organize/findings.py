@@ -86,7 +86,7 @@ def _stability(r: OrganizeResult, measure: str) -> Finding:
     if own.w != own.w:  # one head, or heads that are all the same
         rest = f": by {measure} ({MEANINGS[measure]}) no head differs from another in any batch."
         return on_claim("organize.stability", cannot_tell("there is no ranking: no head differs from another"), rest)
-    beyond = mean_of_pairs(own.overlaps_bottom - null.overlaps_bottom)
+    beyond = mean_of_pairs(own.overlaps_bottom - null.overlaps_bottom).within(-1, 1, own.step)
     verdict = _judge(r, beyond, above=0.0, control="the same with each row's keys shuffled")
     rest = f"""
         : by {measure} ({MEANINGS[measure]}), {own.always_bottom} of the {own.n_extreme} lowest-ranked heads

@@ -57,7 +57,12 @@ class Stability:
     @property
     def jaccard_bottom(self) -> Interval:
         """Mean overlap of the lowest tenths of two batches."""
-        return mean_of_pairs(self.overlaps_bottom)
+        return mean_of_pairs(self.overlaps_bottom).within(0, 1, self.step)
+
+    @property
+    def step(self) -> float:
+        """What one head that a batch exchanges takes from the overlaps with it, twice: a pair has two batches."""
+        return 4 / (self.n_extreme + 1)
 
     @property
     def always_bottom(self) -> int:
@@ -90,7 +95,7 @@ def mean_of_pairs(matrix: FloatArray) -> Interval:
     """Mean over pairs of different batches of a symmetric matrix (n_batch, n_batch), with its interval over batches.
 
     >>> str(mean_of_pairs(np.ones((8, 8))))
-    '1 [1, 1] (n = 8)'
+    '1 (n = 8, all inputs agree, so no interval)'
     """
 
     def mean(chosen: npt.NDArray[np.intp]) -> float:

@@ -6,7 +6,7 @@ unit of the same heads was measured are not measured again: more windows cost on
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -93,9 +93,15 @@ class Evaluations:
 
     def costs(self, on: str, heads: Sequence[HeadId], compensation: str) -> dict[str, npt.NDArray[np.float64]]:
         """What removing them costs, one number per sequence, by ability."""
-        intact, now = self.losses(on), self.losses(on, heads, compensation)
-        by = {"task": self.pruning.task_by}
-        return {n: cost(intact[n], now[n], self.scales.get(n), by.get(n, "loss")) for n in now}
+        return self.priced(self.losses(on), self.losses(on, heads, compensation))
+
+    def priced(self, intact: Mapping[str, Loss], now: Mapping[str, Loss]) -> dict[str, npt.NDArray[np.float64]]:
+        """What losses cost beside those of the intact model, one number per sequence, by ability."""
+        return {n: cost(intact[n], now[n], self.scales.get(n), self.judged_by(n)) for n in now}
+
+    def judged_by(self, ability: str) -> str:
+        """What an ability is judged by where it has both: loss or accuracy."""
+        return self.pruning.task_by if ability == "task" else "loss"
 
     @cached_property
     def abilities(self) -> pd.DataFrame:

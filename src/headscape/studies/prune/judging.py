@@ -8,10 +8,10 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
-from headscape.intervals import Interval, another, mean_interval
+from headscape.intervals import Interval, another, mean_interval, share_change
 from headscape.pruning.compensation import COMPENSATIONS, Fitted, without_heads
 from headscape.pruning.criteria import draw_order
-from headscape.pruning.judges import cost
+from headscape.pruning.judges import by_answers
 from headscape.studies.prune.evaluations import Evaluations
 from headscape.studies.prune.ranking import FloatArray, Ranking
 from headscape.tensor import HeadId
@@ -30,6 +30,7 @@ class Curve:
 
     `n` are numbers of removed heads; `losses` and `costs` are (n_draw, len(n), n_sequence): several draws for a random
     order, else one. `proposal`: it belongs to the comparison with the proposal, at the proposal's number of heads.
+    `answers`: a cost counts answers that are no longer right.
     """
 
     criterion: str
@@ -39,10 +40,14 @@ class Curve:
     losses: FloatArray
     costs: FloatArray
     proposal: bool = False
+    answers: bool = False
+
+    def _mean(self, costs: FloatArray) -> Interval:
+        return share_change(costs) if self.answers else mean_interval(costs)
 
     def cost(self, i: int) -> Interval:
         """Cost with n[i] heads removed, mean over draws; the interval is over sequences."""
-        return mean_interval(self.costs[:, i].mean(axis=0))
+        return self._mean(self.costs[:, i].mean(axis=0))
 
     def band(self, i: int) -> tuple[float, float]:
         """Least and largest cost of the draws."""
@@ -52,7 +57,7 @@ class Curve:
     @property
     def area(self) -> Interval:
         """Mean cost along the curve; the interval is over sequences."""
-        return mean_interval(self.costs.mean(axis=(0, 1)))
+        return self._mean(self.costs.mean(axis=(0, 1)))
 
     @property
     def by_draw(self) -> Interval:
@@ -62,7 +67,7 @@ class Curve:
     def minus(self, other: Curve, i: int | None = None) -> Interval:
         """How much more it costs than another with n[i] heads removed, or along the curve; paired by sequence."""
         which = slice(None) if i is None else slice(i, i + 1)
-        return mean_interval(self.costs[:, which].mean(axis=(0, 1)) - other.costs[:, which].mean(axis=(0, 1)))
+        return self._mean(self.costs[:, which].mean(axis=(0, 1)) - other.costs[:, which].mean(axis=(0, 1)))
 
 
 def _draws(ranking: Ranking) -> list[FloatArray]:
@@ -81,7 +86,8 @@ def measured(evaluations: Evaluations, stage: str, on: str, sets: Sets, proposal
         for ability in losses[0][0]:
             values = np.array([[step[ability].values for step in steps] for steps in losses])
             prices = np.array([[step[ability] for step in steps] for steps in costs])
-            found.append(Curve(name, c, ability, counts, values, prices, proposal))
+            answers = by_answers(losses[0][0][ability], evaluations.judged_by(ability))
+            found.append(Curve(name, c, ability, counts, values, prices, proposal, answers))
     return found
 
 
@@ -106,11 +112,11 @@ def healed(
         for key, tasks in judge.pieces:
             found[key] = judge.join([judge.run(task) for task in tasks])
     curves = []
-    for ability, now in judge.by_ability(found).items():
-        price = cost(intact[ability], now, evaluations.scales.get(ability))
-        curves.append(
-            Curve("healed", compensation, ability, (len(proposal),), now.values[None, None], price[None, None], True)
-        )
+    losses = judge.by_ability(found)
+    for ability, price in evaluations.priced(intact, losses).items():
+        arrays, n = (losses[ability].values[None, None], price[None, None]), (len(proposal),)
+        answers = by_answers(intact[ability], evaluations.judged_by(ability))
+        curves.append(Curve("healed", compensation, ability, n, *arrays, True, answers))
     return curves
 
 

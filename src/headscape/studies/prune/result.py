@@ -247,7 +247,7 @@ class PruneResult(Result):
                 return 0.0 if rank.std() == 0 or other.std() == 0 else float(np.corrcoef(rank, other)[0, 1])
 
             if name != "leave_one_out":
-                found[name] = jackknife(with_loss, rises.shape[1])
+                found[name] = jackknife(with_loss, rises.shape[1]).within(-1, 1)
         return found
 
     def headline(self) -> str:

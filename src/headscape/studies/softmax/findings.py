@@ -58,7 +58,7 @@ def _share(r: SoftmaxResult, id: str, passing: BoolArray, what: str) -> tuple[st
     """For which share of heads `what` is so (n_input, n_head), not counting uniform ones; and whether that is nearly all."""
     varied = r.column("mean_kl") > UNIFORM
     count = np.where(varied.any(axis=1), varied.sum(axis=1), np.nan)
-    share = mean_interval((passing & varied).sum(axis=1) / count)
+    share = mean_interval((passing & varied).sum(axis=1) / count).within(0, 1, step=1 / r.n_heads)
     if not varied.any():
         return "every head is nearly uniform", cannot_tell("no head can fail: all are nearly uniform")
     verdict = _decided(r, id, judge(share, above=NEARLY_ALL, control="nearly all heads"))

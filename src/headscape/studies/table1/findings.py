@@ -68,7 +68,7 @@ def _work(r: Table1Result) -> Finding:
         )
     verdict = strictest(*verdicts)
     differ = " This differs between settings." if len({one.verdict for one in verdicts}) > 1 else ""
-    rest = f" (the paper credits the hidden state). At depth {r.depth}, {'; '.join(texts)}.{differ}"
+    rest = f" (Masumura and Taki 2025 credit the hidden state). At depth {r.depth}, {'; '.join(texts)}.{differ}"
     return on_claim("table1.work", verdict, rest, "cells-0")
 
 
