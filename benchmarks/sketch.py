@@ -88,7 +88,7 @@ def sketches(n_heads: int, seeds: int) -> None:
                 ]
             )
         header = ["columns", "by spread", "as it states", "pairs inside, lowest", "evenly", "Cauchy"]
-        print(f"\n{kind}, (64, 64, {n_heads}), {values.shape[1]} folder tuples; error of 95 % of the pairs\n")
+        print(f"\n{kind}, (64, 64, {n_heads}), {values.shape[1]} cluster tuples; error of 95 % of the pairs\n")
         print(table(header, rows))
     times = in_turns(
         {

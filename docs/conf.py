@@ -6,6 +6,7 @@ from importlib.metadata import files
 
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+os.environ.setdefault("DASK_LOGGING__DISTRIBUTED", "warning")  # a cluster sets its own loggers when it is imported
 
 from sphinx_gallery.sorting import ExampleTitleSortKey
 
@@ -82,8 +83,7 @@ def drawn(gallery_conf, fname):
     mpl.rcParams.update({"figure.facecolor": "none", "axes.facecolor": "none", "savefig.facecolor": "none"})
     mpl.rcParams.update({f"{part}.color": ink for part in ("text", "xtick", "ytick")})
     mpl.rcParams.update({"axes.labelcolor": ink, "axes.edgecolor": ink, "axes.titlecolor": ink})
-    for name in ("distributed", "gguf"):  # what a cluster and a file say while they are made
-        logging.getLogger(name).setLevel(logging.WARNING)
+    logging.getLogger("gguf").setLevel(logging.WARNING)  # what a file says while it is made
 
 
 sphinx_gallery_conf = {

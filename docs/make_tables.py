@@ -96,20 +96,24 @@ def verdicts(study: str) -> str:
 def flagship(paper: str) -> str:
     """The claims of one paper (or of all others, `rest`) by model: the verdict, and the number behind it."""
     kept, main = results("claims"), ("fasina2025", "wertich2024", "masumura2025")
-    rows, open_ = [], []
+    rows, undecided = [], {}  # why a verdict is open, and on which models: of which claims
     for id, one in claims().items():
         if one.source.id != paper and not (paper == "rest" and one.source.id not in main):
             continue
-        cells = []
+        cells, reasons = [], {}
         for name, found in kept.items():
             row = next((row for row in found["claims"] if row["claim"] == id), None)
             cells.append("-" if row is None else _cell(row))
             if row and row["verdict"] == "cannot tell":
-                open_.append(f"* `{id}` on {name}: {row['why']}.")
+                reasons.setdefault(_reason(row), []).append(name)
+        for reason, names in reasons.items():
+            where = "every model" if len(names) == len(kept) else ", ".join(names)
+            undecided.setdefault((reason, where), []).append(id)
         rows.append(
             [f"{one.statement} (`{id}`, {one.place if paper != 'rest' else one.citation})", one.control, *cells]
         )
-    why = "\nWhy nothing can be told:\n\n" + "\n".join(open_) + "\n" if open_ else ""
+    lines = [f"* `{'`, `'.join(ids)}` on {where}: {reason}." for (reason, where), ids in undecided.items()]
+    why = "\nWhy we cannot tell:\n\n" + "\n".join(lines) + "\n" if lines else ""
     return table(["claim", "control", *kept], rows) + why
 
 
@@ -121,6 +125,15 @@ def _cell(row: dict) -> str:
     known = row["value"] is not None
     ends = [float("nan") if row[end] is None else row[end] for end in ("low", "high")]
     return f"{sign} {Interval(row['value'], *ends, row['n'])}" if known else sign
+
+
+def _reason(row: dict) -> str:
+    """Why a verdict is open, without the interval that the table shows, so that models with one reason stand together."""
+    interval = r"-?[\d.e-]+ \[[^]]+\] \(n = \d+\)"
+    overlap = re.fullmatch(rf"{interval} and (.*) overlap", row["why"])
+    if overlap is None or row["value"] is None:
+        return row["why"]
+    return f"the interval {'overlaps' if re.match(interval, overlap[1]) else 'includes'} {overlap[1]}"
 
 
 def commands(study: str) -> str:

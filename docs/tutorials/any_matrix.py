@@ -29,7 +29,7 @@ X, digits = images[chosen][:, shuffle], digits[chosen]
 organized = hs.organize_matrix(X)
 
 fig, axes = plt.subplots(1, 2, figsize=(9, 4), layout="constrained")
-for ax, matrix, name in zip(axes, (X, organized.matrix), ("as given", "organized"), strict=True):
+for ax, name, matrix in [(axes[0], "as given", X), (axes[1], "organized", organized.matrix)]:
     ax.imshow(matrix, aspect="auto", cmap="Greys", interpolation="nearest")
     ax.set(title=name, xlabel="pixels", ylabel="images")
 plt.show()
@@ -49,8 +49,9 @@ def found(matrix):
     return adjusted_rand_score(digits, tree.level(level))
 
 
+k_means = KMeans(10, n_init=4, random_state=0).fit_predict(X)
 print(f"questionnaire    {found(X):.2f}")
-print(f"k-means          {adjusted_rand_score(digits, KMeans(10, n_init=4, random_state=0).fit_predict(X)):.2f}")
+print(f"k-means          {adjusted_rand_score(digits, k_means):.2f}")
 print(f"shuffled columns {found(rng.permuted(X, axis=0)):.2f}")
 
 # %%
@@ -80,7 +81,7 @@ q = hs.Questionnaire().fit(stack)
 places = hs.diffusion_map(q.affinities_.axis2)
 
 fig, ax = plt.subplots(figsize=(5, 4), layout="constrained")
-dots = ax.scatter(places[:, 0], places[:, 1], c=digits, cmap="tab10", vmin=-0.5, vmax=9.5, s=12)
+dots = ax.scatter(*places[:, :2].T, c=digits, cmap="tab10", vmin=-0.5, vmax=9.5, s=12)
 fig.colorbar(dots, label="digit", ticks=range(10))
 ax.set_title("A map of the images")
 plt.show()
@@ -94,4 +95,4 @@ plt.show()
 # What next?
 # ----------
 # With the trees, the array has a Haar basis in which few coefficients describe it: :func:`headscape.haar_transform`,
-# :func:`headscape.reconstruct`. Arrays larger than memory: :doc:`/scale`.
+# :func:`headscape.reconstruct`. Arrays larger than memory: :doc:`/scale`. Terms: :doc:`/glossary`.

@@ -20,12 +20,12 @@ import headscape as hs
 # Ask the model for ``output_attentions=True`` and pass on what it returns. A small random GPT-2 stands in for yours.
 
 _ = torch.manual_seed(0)
-config = GPT2Config(
-    n_layer=2, n_head=4, n_embd=64, vocab_size=100, bos_token_id=0, eos_token_id=0, attn_implementation="eager"
-)
+small = {"n_layer": 2, "n_head": 4, "n_embd": 64, "vocab_size": 100}
+config = GPT2Config(**small, bos_token_id=0, eos_token_id=0, attn_implementation="eager")
 ids = torch.randint(100, (1, 24))
 outputs = GPT2LMHeadModel(config).eval()(ids, output_attentions=True)
-captured = hs.from_attentions(outputs.attentions, tokens=[str(token) for token in ids[0].tolist()])
+names = [str(token) for token in ids[0].tolist()]
+captured = hs.from_attentions(outputs.attentions, tokens=names)
 captured.tensor(0)
 
 # %%
@@ -33,7 +33,7 @@ captured.tensor(0)
 # ---------------------
 # A mapping with the names TransformerLens uses works the same way, and so does a list with one array per layer.
 
-cache = {f"blocks.{layer}.attn.hook_pattern": maps for layer, maps in enumerate(outputs.attentions)}
+cache = {f"blocks.{i}.attn.hook_pattern": maps for i, maps in enumerate(outputs.attentions)}
 hs.from_attentions(cache).tensor(0)
 
 # %%
@@ -79,3 +79,4 @@ hs.find_heads(mine, looks_far, top=3).round(2)
 # ----------
 # Everything that needs only attention works on ``mine``: ``hs.organize``, ``hs.report``, ``hs.Questionnaire().fit(mine.tensor(0))``. What
 # removes heads or needs weights requires the model. On the command line: ``headscape import attention.npy --layout layer,head,query,key``.
+# Terms: :doc:`/glossary`.

@@ -22,7 +22,8 @@ import headscape as hs
 
 scratch = tempfile.TemporaryDirectory()
 model = hs.load_model("minilm-l6")
-captured = hs.capture(model, [hs.sample_text()], tokens=32, batches=4, out=Path(scratch.name) / "run")
+run = Path(scratch.name) / "run"
+captured = hs.capture(model, [hs.sample_text()], tokens=32, batches=4, out=run)
 
 # %%
 # A cluster
@@ -30,9 +31,8 @@ captured = hs.capture(model, [hs.sample_text()], tokens=32, batches=4, out=Path(
 # Yours may be started by an administrator, by Slurm, or by ``dask scheduler`` on one machine and ``dask worker`` on each. Here two workers
 # run within this process. All that headscape needs to know is the address of the scheduler.
 
-with LocalCluster(
-    n_workers=2, threads_per_worker=1, processes=False, protocol="tcp", dashboard_address=None
-) as cluster:
+local = {"processes": False, "protocol": "tcp", "dashboard_address": None}
+with LocalCluster(n_workers=2, threads_per_worker=1, **local) as cluster:
     engine = hs.DaskEngine(scheduler=cluster.scheduler_address)
     spread = hs.organize(captured, model=None, engine=engine)
 print(spread.headline())
@@ -45,7 +45,8 @@ print(spread.headline())
 # --------------
 # The result does not depend on who did the work: it is the same to the last bit.
 
-alone = hs.organize(hs.capture(model, [hs.sample_text()], tokens=32, batches=4), model=None)
+in_memory = hs.capture(model, [hs.sample_text()], tokens=32, batches=4)
+alone = hs.organize(in_memory, model=None)
 print("equal:", bool((spread.affinity == alone.affinity).all()))
 
 # %%
@@ -56,6 +57,6 @@ print("equal:", bool((spread.affinity == alone.affinity).all()))
 #
 # What next?
 # ----------
-# :doc:`/scale` says what each study needs in memory and time, and how to start a cluster under Slurm or on several machines.
+# :doc:`/scale` says what each study needs in memory and time, and how to start a cluster on several machines. Terms: :doc:`/glossary`.
 
 scratch.cleanup()

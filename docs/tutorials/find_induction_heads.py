@@ -21,7 +21,8 @@ import headscape as hs
 
 model = hs.load_model("smollm2-135m")
 words = sorted(set(hs.sample_text().split()))
-lists = [" ".join(list(np.random.default_rng(seed).choice(words, 20, replace=False)) * 4) for seed in range(6)]
+drawn = [np.random.default_rng(seed).choice(words, 20, replace=False) for seed in range(6)]
+lists = [" ".join([*words] * 4) for words in drawn]
 captured = hs.capture(model, lists[:3])
 captured
 
@@ -52,7 +53,8 @@ hs.show(captured, layer, head)
 
 chosen = list(zip(heads["layer"], heads["head"], strict=True))
 others = [(layer, (head + 4) % 9) for layer, head in chosen]
-for name, removed in [("intact", []), ("without induction heads", chosen), ("without others", others)]:
+cases = {"intact": [], "without induction heads": chosen, "without others": others}
+for name, removed in cases.items():
     with hs.ablate(model, removed):
         print(f"{name:24} {hs.loss(model, lists[3:]).mean:.2f} nats")
 
@@ -68,4 +70,4 @@ for name, removed in [("intact", []), ("without induction heads", chosen), ("wit
 # What next?
 # ----------
 # ``hs.find_heads(captured, "previous token")`` finds the heads that induction heads build on. On the command line:
-# ``headscape analyze smollm2-135m --text book.txt``, then ``headscape heads RUN --role induction``.
+# ``headscape analyze smollm2-135m --text book.txt``, then ``headscape heads RUN --role induction``. Other roles: :doc:`/glossary`.

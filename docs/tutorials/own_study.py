@@ -96,4 +96,5 @@ with tempfile.TemporaryDirectory() as folder:
 #
 # What next?
 # ----------
-# To make it a command with resumable units of work, follow "How to add a study" in CONTRIBUTING.
+# To make it a command with resumable units of work, follow "How to add a study" in CONTRIBUTING. What a verdict
+# means: :doc:`/verdicts`. Terms: :doc:`/glossary`.

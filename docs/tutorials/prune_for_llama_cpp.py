@@ -24,21 +24,23 @@ import headscape as hs
 scratch = tempfile.TemporaryDirectory()
 here = Path(scratch.name)
 model = hs.load_model("smollm2-135m")
-captured = hs.capture(model, [hs.sample_text("rank")], tokens=64, batches=2, out=here / "run")
+text = [hs.sample_text("rank")]
+captured = hs.capture(model, text, tokens=64, batches=2, out=here / "run")
 ranking = hs.rank_heads(captured, "novelty", model)
-groups = ranking.assign(group=ranking["head"] // 3).groupby(["layer", "group"]).score.mean().nsmallest(4)
+ranking["group"] = ranking["head"] // 3
+groups = ranking.groupby(["layer", "group"]).score.mean().nsmallest(4)
 groups
 
 # %%
 # What does it cost?
 # ------------------
-# Judge on text that played no part in the choice, and on copying: lists of random words, each said twice. As a control, remove four
+# Judge on text that played no part in the choice, and on copying: lists of random words, each repeated once. As a control, remove four
 # groups at random.
 
 words = hs.sample_text().split()
 rng = np.random.default_rng(0)
 lists = [" ".join(list(rng.choice(words, 20)) * 2) for _ in range(2)]
-layers, group = rng.integers(30, size=4), rng.integers(3, size=4)
+anywhere = zip(rng.integers(30, size=4), rng.integers(3, size=4), strict=True)
 
 
 def heads_of(groups):
@@ -56,7 +58,8 @@ def cost(heads):
 
 
 chosen = heads_of(groups.index)
-for name, heads in [("intact", []), ("chosen", chosen), ("random", heads_of(zip(layers, group, strict=True)))]:
+cases = {"intact": [], "chosen": chosen, "random": heads_of(anywhere)}
+for name, heads in cases.items():
     text, copying = cost(heads)
     print(f"{name:7} text {text:.2f}  copying {copying:.2f}")
 
@@ -82,7 +85,8 @@ print(export)
 import xllamacpp
 
 params = xllamacpp.CommonParams()
-params.model.path, params.n_ctx, params.n_parallel = str(here / "smaller.gguf"), 256, 1
+params.model.path = str(here / "smaller.gguf")
+params.n_ctx, params.n_parallel = 256, 1
 params.cpuparams.n_threads = 1
 server = xllamacpp.Server(params)
 request = {"prompt": "The capital of France is", "n_predict": 8, "temperature": 0.0}
@@ -97,7 +101,7 @@ print(server.handle_completions(request)["choices"][0]["text"])
 # What next?
 # ----------
 # ``headscape prune RUN --budget text=1%,copy=2% --out smaller.gguf`` on the command line. How the criteria compare, also with published
-# methods: :doc:`/prune`.
+# methods: :doc:`/prune`. Terms: :doc:`/glossary`.
 
 del server
 scratch.cleanup()

@@ -44,7 +44,8 @@ result.show("residual-cells")
 # ----------
 
 for finding in result.findings():
-    print(f"{finding.verdict or 'description':15} {shorten(finding.text, 75, placeholder=' ...')}")
+    text = shorten(finding.text, 60, placeholder=" ...")
+    print(f"{finding.verdict or 'description':15} {text}")
 
 # %%
 # How sure is this?
@@ -55,4 +56,4 @@ for finding in result.findings():
 # What next?
 # ----------
 # To train networks with and without a hidden state and compare them: :func:`headscape.train`. What the papers claim and what was found
-# on three models: :doc:`/collapse` and :doc:`/hopfield`. The mathematics: :doc:`/theory/collapse`.
+# on three models: :doc:`/collapse` and :doc:`/hopfield`. The mathematics: :doc:`/theory/collapse`. Terms: :doc:`/glossary`.

@@ -60,7 +60,7 @@ result.show("organized-maps")
 # Everything is in a table with one row per head. ``l1_all``, the sum of the absolute Haar coefficients of a head, is small if a few
 # averages over clusters describe its map; ``l1_all_null`` is the same after shuffling. Heads that spread their attention evenly come first.
 
-columns = ["block", "layer", "head", "role", "l1_all", "l1_all_null", "uniform", "first"]
+columns = ["layer", "head", "role", "l1_all", "l1_all_null", "uniform", "first"]
 result.to_frame()[columns].sort_values("l1_all").head().round(2)
 
 # %%
@@ -70,10 +70,12 @@ result.to_frame()[columns].sort_values("l1_all").head().round(2)
 # because some heads are always sharper than others, which shuffled rows show as well.
 
 for finding in result.findings():
-    print(f"{finding.verdict or 'description':15} {shorten(finding.text, 75, placeholder=' ...')}")
+    text = shorten(finding.text, 60, placeholder=" ...")
+    print(f"{finding.verdict or 'description':15} {text}")
 
 # %%
 # What next?
 # ----------
 # ``result`` on a line of its own shows all figures, and ``hs.report(captured, "report.html")`` writes the page with every head over the
 # text. :doc:`/organize` lists what was found on four models, and :doc:`/theory/index` explains trees, distances and diffusion maps.
+# Terms: :doc:`/glossary`.

@@ -31,8 +31,9 @@ def organized(head):
 head = hs.capture(model, images[:1], batches=1, dtype="float32").tensor(0).head(2, 2)
 p = hs.paraproduct(*organized(head))
 exponent = hs.holder_exponent(*organized(head)).exponent
-print(f"relative error {np.linalg.norm(p.residual) / np.linalg.norm(head.values):.2f}")
-print(f"Hoelder exponent {exponent:.2f} (the theorem assumes more than 0; white noise has -0.5)")
+error = np.linalg.norm(p.residual) / np.linalg.norm(head.values)
+print(f"relative error {error:.2f}")
+print(f"Hölder exponent {exponent:.2f} (the theorem needs more than 0; white noise has -0.5)")
 
 # %%
 # The same heads in the model
@@ -43,14 +44,16 @@ print(f"Hoelder exponent {exponent:.2f} (the theorem assumes more than 0; white 
 
 
 inputs = [(images[i : i + 1], labels[i : i + 1]) for i in range(8)]
-tensors = [hs.capture(model, image, batches=1, dtype="float32").tensor(0) for image, _ in inputs]
+captures = [hs.capture(model, image, batches=1, dtype="float32") for image, _ in inputs]
 
 
 def change(layer, replace):
-    """Rise of the loss in nats when the maps of a layer are replaced, with its interval over images."""
+    """Rise of the loss in nats when the maps of a layer are replaced, over images."""
     rises = []
-    for X, labeled in zip(tensors, inputs, strict=True):
-        with hs.patch_maps(model, {(layer, h): replace(X.head(layer, h)) for h in range(6)}):
+    for captured, labeled in zip(captures, inputs, strict=True):
+        X = captured.tensor(0)
+        maps = {(layer, h): replace(X.head(layer, h)) for h in range(6)}
+        with hs.patch_maps(model, maps):
             replaced = hs.loss(model, labeled).mean
         rises.append(replaced - hs.loss(model, labeled).mean)
     return hs.mean_interval(rises)
@@ -62,12 +65,20 @@ def by_paraproduct(head):
     return (rough / rough.sum(axis=1, keepdims=True)).astype("float32")
 
 
+def uniform(head):
+    """A map that attends to all 50 tokens alike."""
+    return np.full_like(head.values, 1 / 50)
+
+
 for layer in (0, 4):
     print(f"layer {layer}: paraproduct {change(layer, by_paraproduct)}")
-    print(f"         uniform     {change(layer, lambda head: np.full_like(head.values, 1 / 50))}")
+    print(f"         uniform     {change(layer, uniform)}")
 print(f"layer 4, its own maps  {change(4, lambda head: head.values).value:.0e}")
 
 # %%
+# Layer 0 needs its maps: uniform attention costs it far more than the paraproduct, whose interval includes 0. So here the theorem is
+# not refuted. Layer 4 is not shown to need its maps at all, and says nothing either way.
+#
 # How sure is this?
 # -----------------
 # The last line checks the method: a layer's own maps must change nothing. If the interval of the paraproduct includes 0, no change has
@@ -78,3 +89,4 @@ print(f"layer 4, its own maps  {change(4, lambda head: head.values).value:.0e}")
 # ----------
 # ``hs.softmax(run)`` asks this of every head, beside the natural order, shuffled heads and random weights; :doc:`/softmax` has the results
 # for three models. On the command line: ``headscape capture MODEL --keep probs,scores --out RUN``, then ``headscape softmax RUN``.
+# Terms: :doc:`/glossary`.

@@ -52,11 +52,12 @@ control = hs.capture(model, [prompts[0], prompts[0].replace("drink", "snack")])
 matters = change.to_frame().set_index(["layer", "head"]).change
 baseline = hs.compare_prompts(control).to_frame().set_index(["layer", "head"]).change
 both = matters.to_frame("names swapped").assign(**{"drink to snack": baseline})
-both.assign(difference=both["names swapped"] - both["drink to snack"]).nlargest(8, "difference").round(3)
+both["difference"] = both["names swapped"] - both["drink to snack"]
+both.nlargest(8, "difference").round(3)
 
 # %%
 # What next?
 # ----------
 # To show that a head *causes* the answer, put its map from one prompt into the other with :func:`headscape.patch_maps`, or
 # remove it with :func:`headscape.ablate`. The same comparison on a page:
-# ``headscape analyze smollm2-135m --prompt "..." --prompt "..."``.
+# ``headscape analyze smollm2-135m --prompt "..." --prompt "..."``. Terms: :doc:`/glossary`.

@@ -42,9 +42,10 @@ result.show("evenness")
 # ``z`` compares the trace of :math:`W_q^T W_k` with that of randomly rotated matrices, in standard deviations: beyond 3 is no accident.
 # ``z_other`` is the control, the same queries with the keys of another head.
 
-heads = result.to_frame()[["layer", "head", "z", "z_other", "evenness_q", "evenness_k"]]
+columns = ["layer", "head", "z", "z_other", "evenness_q", "evenness_k"]
+heads = result.to_frame()[columns]
 beyond = heads[["z", "z_other"]].abs().gt(3).mean()
-print(f"beyond 3: {beyond['z']:.0%} of the heads, {beyond['z_other']:.0%} of the controls")
+print(f"beyond 3: {beyond.z:.0%} of the heads, {beyond.z_other:.0%} of the controls")
 heads.head().round(2)
 
 # %%
@@ -56,10 +57,11 @@ heads.head().round(2)
 # bundled decoders are stored with 4 to 8 bits; there, singular values below the rounding noise are marked as such.
 
 for finding in result.findings():
-    print(f"{finding.verdict or 'description':15} {shorten(finding.text, 75, placeholder=' ...')}")
+    text = shorten(finding.text, 60, placeholder=" ...")
+    print(f"{finding.verdict or 'description':15} {text}")
 
 # %%
 # What next?
 # ----------
 # :doc:`/spectra` has the tables of three models, beside what the thesis that proposed these measures claimed; :doc:`/theory/matrices`
-# explains the law. On the command line: ``headscape spectra minilm-l6``.
+# explains the law. On the command line: ``headscape spectra minilm-l6``. Terms: :doc:`/glossary`.

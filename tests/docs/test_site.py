@@ -44,6 +44,15 @@ def test_every_page_has_a_place():
     assert pages <= placed
 
 
+def test_every_page_links_the_glossary():
+    pages = {
+        page for page in DOCS.rglob("*.md") if not {"_build", "made", "results"} & set(page.relative_to(DOCS).parts)
+    }
+    pages -= {DOCS / "glossary.md", DOCS / "changelog.md"}
+    assert not [page.name for page in pages if "glossary.md)" not in page.read_text()]
+    assert not [file.name for file in (DOCS / "tutorials").glob("*.py") if ":doc:`/glossary`" not in file.read_text()]
+
+
 def test_the_tables_of_the_pages_are_those_of_the_results():
     spec = spec_from_file_location("make_tables", DOCS / "make_tables.py")
     tables = module_from_spec(spec)

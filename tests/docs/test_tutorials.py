@@ -63,8 +63,11 @@ def test_two_prompts(run, load):
 
 def test_softmax_matters(run, capsys):
     run("softmax_matters")
-    *_, own = capsys.readouterr().out.splitlines()
+    *_, first, needed, _, unneeded, own = capsys.readouterr().out.splitlines()
     assert abs(float(own.split()[-1])) < 1e-6
+    low = {line: float(line.split("[")[1].split(",")[0]) for line in (first, needed, unneeded)}
+    assert low[needed] > 0  # layer 0 needs its maps,
+    assert low[first] < 0 and low[unneeded] < 0  # no harm is shown of its paraproduct, nor that layer 4 needs its own
 
 
 def test_weights_and_noise(run, load, capsys):

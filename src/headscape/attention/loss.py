@@ -26,7 +26,7 @@ BYTES_A_STEP = 256 << 20  # logits held at once
 
 @dataclass(frozen=True)
 class Loss:
-    """Loss per sequence (or image) in nats, and accuracy per image for a classifier."""
+    """Mean loss per token of each sequence (or loss of each image) in nats, and which images were classified rightly."""
 
     values: npt.NDArray[np.float64]
     kind: str
@@ -107,7 +107,7 @@ def task_loss(model: Model, task: Task) -> tuple[Tensor, Tensor | None]:
 
 @renamed("seed", "random_state")
 def loss(model: Model, inputs: Any, tokens: int = 256, batches: int | None = None, *, random_state: int = 0) -> Loss:
-    """Loss per sequence, in nats.
+    """Mean loss per token of each sequence (or loss of each image), in nats.
 
     Causal models predict each next token; masked ones 15 % of the tokens, hidden by a seeded choice; encoder-decoders
     repeat the text; classifiers need labels: pass (images, labels) or an .npz with both.

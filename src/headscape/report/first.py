@@ -140,7 +140,7 @@ def _grid(scene: Scene, by_role: dict[str, list[int]], classes: dict[str | None,
         )
     size, first = f"--columns:{width};--rows:{row}", opening_head(scene)
     return (
-        f'<div id="grid" role="grid" aria-label="Layers and heads, coloured by role. Arrow keys move the selection." '
+        f'<div id="grid" role="grid" aria-label="Layers and heads, colored by role. Arrow keys move the selection." '
         f'style="{size}" data-keys>{"".join(lines)}</div>'
         '<p class="note">One cell per head: rows are layers, columns are heads. Choose one, or move with the arrow keys. '
         f"{escape(_name(scene, first))} is head {scene.heads[first].head} of layer {scene.heads[first].layer}.</p>"

@@ -90,7 +90,7 @@ def draw_maps(
 def _notes(capture: Capture, kind: Kind, most: int, batches: list[dict[str, Any]]) -> list[str]:
     root = "the square root of the attention relative to the head's maximum"
     score = "the score before softmax, linear between the head's minimum and maximum"
-    notes = [f"Colour shows {root if kind == 'probs' else score} (8 bits)."]
+    notes = [f"Color shows {root if kind == 'probs' else score} (8 bits)."]
     if capture.pool is not None:
         query, key = (len(side) for side in capture.batch(0).tokens(capture.blocks[0]))
         among = f"{query} x {key} tokens in " if query and key else ""

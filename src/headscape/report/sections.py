@@ -31,7 +31,7 @@ def section_html(section: Section, pictures: Mapping[str, Any], scene: Scene) ->
     cards = "".join(_card(section, figure, pictures, scene) for figure in linked)
     if section is scene.with_panel:
         parts.append(
-            '<div class="toolbar"><label for="colour">Colour heads by</label><select id="colour"></select>'
+            '<div class="toolbar"><label for="colour">Color heads by</label><select id="colour"></select>'
             '<div id="legend" class="legend"></div></div>'
             f'<div class="pictures">{cards}</div>'
         )

@@ -104,7 +104,7 @@ function fillLegend(box, paint) {
     return;
   }
   if (paint.flat) { box.append(el("span", { text: `all heads: ${format(paint.low)}` })); return; }
-  const bar = el("i", { class: "ramp", role: "img", "aria-label": "colour scale from low to high" });
+  const bar = el("i", { class: "ramp", role: "img", "aria-label": "color scale from low to high" });
   bar.style.background = `linear-gradient(90deg, ${(paint.signed ? data.palette.diverging : data.palette.sequential).join(",")})`;
   box.append(el("span", { text: (paint.below ? "≤ " : "") + format(paint.low) }), bar, el("span", { text: (paint.above ? "≥ " : "") + format(paint.high) }));
 }

@@ -19,5 +19,5 @@ async function showStrip(head) {
     return el("button", { type: "button", "aria-pressed": String(i === shownMaps.batch), "aria-label": `input ${name}: ${start}`, title: start, "data-batch": i, "data-input": name,
       on: { click: () => { shownMaps.batch = i; slot.batch.value = i; showMaps(head); } } }, ...inside);
   });
-  slot.strip.replaceChildren(el("h4", { text: `This head on ${inputs.length} inputs, one colour scale` }), el("div", { class: "strip-row" }, ...inputs));
+  slot.strip.replaceChildren(el("h4", { text: `This head on ${inputs.length} inputs, one color scale` }), el("div", { class: "strip-row" }, ...inputs));
 }
