@@ -155,6 +155,7 @@ def test_the_command_writes_page_and_tables_and_links_figures(imported, result):
     anchors = [part.split('"')[0] for part in page.split('href="report.html#')[1:]]
     assert len(anchors) == (result.claims["figure"] != "").sum() > 1 and "Not applicable" in page
     assert all(f'id="{anchor}"' in report for anchor in anchors) and page.count("<tr class=") == len(kept)
+    assert page.split("prefers-color-scheme: dark")[1].count("--ink: #e7e6e1") == 1  # the page follows the system
     assert "'nothing'" in one_line_error(headscape("claims", imported, "--only", "nothing"), 2)
     assert "no bundled model" in one_line_error(headscape("claims", "no-such-model"), 2)
 
@@ -175,9 +176,10 @@ def test_a_quick_look_takes_two_heads_of_a_few_layers_over_all_depths(n_layer, k
 
 
 def test_a_claim_that_a_study_leaves_out_says_why():
-    silent = SimpleNamespace(findings=list, left_out=["the rest"])
+    silent = SimpleNamespace(findings=list, left_out=["the rest"], apart={"gaussian.scores": "a bias"})
     test = SimpleNamespace(about=CAUSAL, result=lambda study: silent, compared=lambda study: [])
-    wanted = [claim("gaussian.temperature"), claim("gaussian.rank")]
-    temperature, rank = _tested(test, "gaussian", wanted, Work())
+    wanted = [claim("gaussian.temperature"), claim("gaussian.rank"), claim("gaussian.scores")]
+    temperature, rank, scores = _tested(test, "gaussian", wanted, Work())
     assert "leave out --quick" in temperature["why"] and temperature["verdict"] == "cannot tell"
     assert rank["why"] == "the study says nothing about it on these inputs (left out: the rest)"
+    assert (scores["verdict"], scores["why"]) == ("not applicable", "a bias")

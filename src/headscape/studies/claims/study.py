@@ -282,6 +282,7 @@ def _tested(test: _Test, study: str, wanted: Sequence[Claim], work: Work) -> lis
         work.say(f"{study}: {sum(one is None for one in why.values())} claims")
         try:
             result = test.result(study)
+            why |= {id: reason for id, reason in getattr(result, "apart", {}).items() if id in why}
             notes = getattr(result, "left_out", ())
             more = f" (left out: {'; '.join(notes)})" if notes else ""
             for finding in (*result.findings(), *test.compared(study)):
