@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -18,9 +18,6 @@ from headscape.studies.organize.result import OrganizeResult
 from headscape.studies.organize.units import Arrays
 from headscape.tensor import AttentionTensor, HeadId
 from headscape.tree import PartitionTree
-
-if TYPE_CHECKING:
-    pass
 
 __all__ = ["summarize"]
 
