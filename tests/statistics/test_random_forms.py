@@ -25,6 +25,13 @@ def test_scores_by_angle_are_those_of_each_matrix():
 def test_the_bound_is_reached_by_no_score_and_by_many_with_the_printed_factor():
     right, printed = bound_ratios(12, 4, 200)
     assert right.max() < 1 and (printed >= right).all() and (printed > 1).mean() > 0.05
+    rng = np.random.default_rng(0)  # the first of them, written out
+    Wq, Wk = rng.standard_normal((2, 4, 12)) / np.sqrt(12)
+    x, y = np.random.default_rng(int(rng.integers(2**32))).standard_normal((2, 12))
+    lengths = np.linalg.norm(x) * np.linalg.norm(y)
+    bound = np.linalg.svd(Wq)[1][0] * np.linalg.svd(Wk)[1][0] * lengths
+    assert right[0] == pytest.approx(abs(x @ Wq.T @ Wk @ y) / bound)
+    assert printed[0] == pytest.approx(abs(x @ Wq.T @ Wk @ y) / (bound * abs(x @ y) / lengths))
 
 
 def test_traces_are_those_of_matrices_with_these_bases():

@@ -8,9 +8,11 @@ from typing import Any
 
 import numpy.typing as npt
 
-__all__ = ["LayerData"]
+__all__ = ["NOT_PRODUCTS", "LayerData"]
 
 Array = npt.NDArray[Any]
+NOT_PRODUCTS = "scores are not scaled products of queries and keys: a bias or a cap is applied"
+"""The note of a layer whose scaling is not known."""
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from headscape.attention.depth import SeenError, as_array, finite, followed, one_batch
-from headscape.attention.layers import LayerData
+from headscape.attention.layers import NOT_PRODUCTS, LayerData
 from headscape.attention.samples import Sample
 from headscape.attention.sites import Site, run
 from headscape.attention.tapping import tapped, way_of
@@ -110,7 +110,7 @@ def _layer_data(
     scaling, off = _scaling(query, key, kept["scores"].float(), kept["probs"] > 0)
     if off > OFF:
         scaling = float("nan")
-        notes.append("scores are not scaled products of queries and keys: a bias or a cap is applied")
+        notes.append(NOT_PRODUCTS)
     rotations = None
     if turn is not None and plain is not None:
         rotations = _rotations(module, *turn, query.shape[-1])
@@ -119,7 +119,7 @@ def _layer_data(
         else:
             rotations = None
     if rotations is None and (turn is not None or intercepted):
-        notes.append("queries and keys are taken after rotation")
+        notes.append(f"queries and keys are taken after {'rotation' if turn else 'any rotation'}")
     mixed = kept["probs"].float() @ value.repeat_interleave(query.shape[1] // value.shape[1], dim=1)
     values: Array | None = as_array(value)
     if not (mixed - outputs).norm() <= OFF * outputs.norm():

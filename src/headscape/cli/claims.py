@@ -46,7 +46,7 @@ def claims(
     from headscape.storage import write_json
     from headscape.studies import load_results
     from headscape.studies.claims import claims as run_claims
-    from headscape.studies.claims.study import place_of
+    from headscape.studies.claims.study import place_of, together
 
     inputs = source_of(text, images)
     is_run = (Path(source) / "run.json").is_file()
@@ -66,8 +66,9 @@ def claims(
         )
     run = Run.open(place)
     write_report(run, load_results(run))
-    write_table(place / "claims.csv", result.claims)
-    write_json(place / "claims.json", result.to_json())
-    page = write_claims_page(result, place / "claims.html")
+    known = together(run, result)
+    write_table(place / "claims.csv", known.claims)
+    write_json(place / "claims.json", known.to_json())
+    page = write_claims_page(known, place / "claims.html")
     finish(result, asked.as_json, at=place, page=page)
     open_page(page, show, say=False)

@@ -102,11 +102,17 @@ def progress_bar(what: str, quiet: bool) -> Iterator[Bars]:
         bars.close()
 
 
+LONGEST_NAME = 24
+"""Up to this length words of the first column are not broken, so that names can be copied."""
+
+
 def print_table(title: str, columns: list[str], rows: list[list[str]], right: tuple[int, ...] = ()) -> None:
     """Print a small table."""
     table = Table(box=None, header_style="bold")
     for i, column in enumerate(columns):
-        table.add_column(column, justify="right" if i in right else "left", overflow="fold")
+        words = [word for row in rows for word in row[i].split()] if i == 0 else []
+        whole = min(LONGEST_NAME, max(map(len, words), default=0)) or None
+        table.add_column(column, justify="right" if i in right else "left", overflow="fold", min_width=whole)
     for row in rows:
         table.add_row(*(_shown(cell).replace("\n", " ") for cell in row))
     out.print(title, style="italic", soft_wrap=True)  # as wide as it is, however narrow the table

@@ -23,6 +23,8 @@ SIGNS = {str(verdict): signs for verdict, signs in VERDICTS.items()} | {"not app
 def write_claims_page(result: ClaimsResult, out: Path, figures: str = "report.html") -> Path:
     """Write the claims as a page and return where it is; `figures` is the page beside it that rows link to."""
     style = asset("report.css") + asset("claims.css")
+    dark = style.split(':root[data-theme="dark"]')[1].split("}")[0]  # the page has no script that could switch to it
+    style += f"@media (prefers-color-scheme: dark) {{ :root {dark}}} }}"
     page = Template(asset("claims.html")).substitute(
         styles=source_hash(style),
         style=style,

@@ -44,13 +44,13 @@ def scores_by_angle(n: int, cosines: npt.ArrayLike, draws: int, random_state: in
 
 
 def bound_ratios(n: int, head: int, draws: int, random_state: int = 0) -> Array:
-    """|<Wq x, Wk y>| over ||Wq^T Wk|| |x| |y|, and over that times |cos(x, y)|, as printed: (2, draws); a bound stays below 1."""
+    """|<Wq x, Wk y>| over ||Wq|| ||Wk|| |x| |y|, and over that times |cos(x, y)|, as printed: (2, draws); a bound stays below 1."""
     rng = np.random.default_rng(random_state)
     found = np.zeros((2, draws))
     for i in range(draws):
         Wq, Wk = rng.standard_normal((2, head, n)) / np.sqrt(n)
         x, y = on_sphere(n, 2, 1.0, int(rng.integers(2**32)))
-        ratio = abs((Wq @ x) @ (Wk @ y)) / np.linalg.norm(Wq.T @ Wk, 2)
+        ratio = abs((Wq @ x) @ (Wk @ y)) / (np.linalg.norm(Wq, 2) * np.linalg.norm(Wk, 2))
         found[:, i] = ratio, ratio / abs(x @ y)
     return found
 

@@ -19,7 +19,7 @@ from headscape.papers import claims as all_claims
 from headscape.results import Finding
 from headscape.studies.claims.needs import NEEDS, not_applicable
 from headscape.studies.claims.result import VERDICTS
-from headscape.studies.claims.study import _row, _tested, chosen, sampled
+from headscape.studies.claims.study import _row, _tested, chosen, sampled, together
 from headscape.studies.work.how import Work
 from headscape.verdicts import cannot_tell, judge
 from planted_runs import attention_of, make_run
@@ -151,13 +151,25 @@ def test_the_command_writes_page_and_tables_and_links_figures(imported, result):
     assert done.returncode == 0, done.stderr
     rows = json.loads(done.stdout)["claims"]
     assert [row["claim"] for row in rows] == ["organize.structure", "train.both"]
-    assert json.loads((imported / "claims.json").read_text())["claims"] == rows
-    assert list(pd.read_csv(imported / "claims.csv")["claim"]) == ["organize.structure", "train.both"]
+    kept = {row["claim"]: row for row in json.loads((imported / "claims.json").read_text())["claims"]}
+    assert [kept[row["claim"]] for row in rows] == rows
+    assert list(pd.read_csv(imported / "claims.csv")["claim"]) == list(kept) == list(result.claims["claim"])
     page, report = ((imported / name).read_text() for name in ("claims.html", "report.html"))
-    (anchor,) = [part.split('"')[0] for part in page.split('href="report.html#')[1:]]
-    assert f'id="{anchor}"' in report and page.count("<tr class=") == 2 and "Not applicable" in page
+    anchors = [part.split('"')[0] for part in page.split('href="report.html#')[1:]]
+    assert len(anchors) == (result.claims["figure"] != "").sum() > 1 and "Not applicable" in page
+    assert all(f'id="{anchor}"' in report for anchor in anchors) and page.count("<tr class=") == len(kept)
+    assert page.split("prefers-color-scheme: dark")[1].count("--ink: #e7e6e1") == 1  # the page follows the system
     assert "'nothing'" in one_line_error(headscape("claims", imported, "--only", "nothing"), 2)
     assert "no bundled model" in one_line_error(headscape("claims", "no-such-model"), 2)
+
+
+def test_a_few_claims_tested_again_leave_the_others_where_they_were_tested_alike(imported, result):
+    again = hs.claims(imported, quick=True, only=["train.both"])
+    known = together(hs.Run.open(imported), again)
+    pd.testing.assert_frame_equal(known.claims, result.claims)
+    for options in ({"quick": False}, {"quick": True, "random_state": 1}):
+        other = hs.claims(imported, only=["train.both"], **options)
+        assert list(together(hs.Run.open(imported), other).claims["claim"]) == ["train.both"]
 
 
 @pytest.mark.parametrize(("n_layer", "kept"), [(30, [0, 6, 12, 17, 23, 29]), (6, [0, 1, 2, 3, 4, 5]), (2, [0, 1])])
@@ -167,9 +179,10 @@ def test_a_quick_look_takes_two_heads_of_a_few_layers_over_all_depths(n_layer, k
 
 
 def test_a_claim_that_a_study_leaves_out_says_why():
-    silent = SimpleNamespace(findings=list, left_out=["the rest"])
+    silent = SimpleNamespace(findings=list, left_out=["the rest"], apart={"gaussian.scores": "a bias"})
     test = SimpleNamespace(about=CAUSAL, result=lambda study: silent, compared=lambda study: [])
-    wanted = [claim("gaussian.temperature"), claim("gaussian.rank")]
-    temperature, rank = _tested(test, "gaussian", wanted, Work())
+    wanted = [claim("gaussian.temperature"), claim("gaussian.rank"), claim("gaussian.scores")]
+    temperature, rank, scores = _tested(test, "gaussian", wanted, Work())
     assert "leave out --quick" in temperature["why"] and temperature["verdict"] == "cannot tell"
     assert rank["why"] == "the study says nothing about it on these inputs (left out: the rest)"
+    assert (scores["verdict"], scores["why"]) == ("not applicable", "a bias")

@@ -165,6 +165,21 @@ def test_what_is_below_rounding_has_no_interval(result):
     assert lines["no skip"]["y"][-1] == lines["numerical precision"]["y"][-1] == 256 * 2**-52
 
 
+def test_one_input_that_mixes_slower_than_the_rest_does_not_hide_them(result):
+    """Spreads over many orders of magnitude have no mean to speak of, but a median."""
+    arrays = dict(result.arrays)
+    spread = arrays["depth/no skip"].copy()
+    n, floor = len(spread), float(arrays["floor/no skip"][0])
+    spread[:, -1, 0] = 1e-3 * floor  # rounding, raised to the precision
+    spread[0, -1, 0] = 1e-6
+    for slowest, expected in ((1e-6, "holds"), (0.9, "cannot tell")):
+        spread[0, -1, 0] = slowest
+        found = by_claim(changed(result, arrays=arrays | {"depth/no skip": spread}))["mixture-alone"]
+        span = found.judgement.statistic
+        assert (span.value, span.low, span.n) == (floor, floor, n) and "(median)" in found.text
+        assert found.verdict == expected
+
+
 def test_larger_spectra_are_judged_by_pairs_of_inputs(result):
     arrays = dict(result.arrays)
     base = np.geomspace(1e-6, 1e-2, 8)  # inputs differ by far more than alpha does

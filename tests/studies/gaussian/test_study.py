@@ -22,6 +22,7 @@ from headscape.attention.watching import watch_layers
 from headscape.captures import Capture
 from headscape.cli import gaussian as command
 from headscape.cli.shared import app
+from headscape.papers import claims
 from headscape.statistics.layer import COLUMNS
 from headscape.statistics.mixture import token_spread
 from headscape.storage import read_arrays
@@ -169,6 +170,8 @@ def test_one_input_and_a_relative_bias():
     assert not result.has("variance") and not result.has("covariance_off") and result.has("rank90")
     assert result.information.shape[2] == 1 and result.folds.shape[0] == 0
     last = result.findings()[-1].text
+    assert {"gaussian.scores", "gaussian.chain_mixing"} < set(result.apart) < set(claims())
+    assert not {f.claim for f in result.findings()} & set(result.apart)
     assert "a bias or a cap" in last and "predicts none" in last and "no other input" in last
     assert all("nan" not in f.text for f in result.findings())
     assert "note" in result.to_frame()

@@ -285,3 +285,6 @@ def test_shared_directions_are_counted_head_by_head_and_planted_ones_found(done)
     assert found["spectra.directions"] == "cannot tell"  # random weights
     planted = dataclasses.replace(result, heads=result.heads.assign(shared=result.heads["shared"] + 0.5))
     assert verdicts(planted)["spectra.directions"] == "holds"
+    alone = dataclasses.replace(planted, heads=planted.heads.assign(shared_other=np.nan))
+    (said,) = [finding for finding in alone.findings() if finding.claim == "spectra.directions"]
+    assert said.verdict == "cannot tell" and "share their keys" in said.judgement.why and "nan" not in said.text

@@ -96,7 +96,8 @@ def _not_separated(r: CompareResult) -> list[Finding]:
     for measure in (name for name in MEASURES if name in r.together_of):
         fails = [f"{d.a} / {d.b}" for d in r.by(measure) if not d.separated]
         if fails:
-            text = f"{NAMES[measure].capitalize()} alone does not separate {len(fails)} of {len(r.by(measure))} pairs: {_list(fails)}."
+            name = NAMES[measure][0].upper() + NAMES[measure][1:]
+            text = f"{name} alone does not separate {len(fails)} of {len(r.by(measure))} pairs: {_list(fails)}."
             found.append(Finding(text, "times"))
     return found
 
@@ -106,7 +107,7 @@ def _geometry(r: CompareResult) -> Finding:
     _, verdict = _weakest(pairs, lambda d: d.certain)
     rest = f"""
         . The distance found is an upper bound, since matching is a local search; for {len(r.certain)} of
-        {len(pairs)} pairs a lower bound (Memoli 2011) also lies above the distance of one network to itself.
+        {len(pairs)} pairs a lower bound (Mémoli 2011) also lies above the distance of one network to itself.
     """
     return on_claim("compare.geometry", verdict, rest, "distances")
 

@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
-from headscape.intervals import Interval, exactly, jackknife, mean_interval
+from headscape.intervals import Interval, exactly, jackknife, mean_interval, median_interval
 from headscape.results import Finding
 from headscape.statistics.gaussian import SAMPLES_PER_DIMENSION
 from headscape.statistics.thesis import THESIS
@@ -301,7 +301,12 @@ def _spread(r: GaussianResult, name: str, depth: int = -1) -> tuple[Interval, st
     values, floor = r.arrays[f"depth/{name}"][:, depth, 0], float(r.arrays[f"floor/{name}"][0])
     if values.mean() < floor:
         return exactly(floor), f"less than {floor:.1g}, the numerical precision"
-    return mean_interval(values), str(mean_interval(values))
+    values = np.maximum(values, floor)
+    span = mean_interval(values)
+    if span.known:
+        return span, str(span)
+    middle = median_interval(values)  # a mean over many orders of magnitude is that of one input
+    return middle, f"{middle} (median)"
 
 
 def _mixture(r: GaussianResult) -> list[Finding]:

@@ -11,6 +11,7 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
+from headscape.attention.layers import NOT_PRODUCTS
 from headscape.intervals import Interval, jackknife
 from headscape.studies.work.result import StudyResult
 
@@ -48,6 +49,14 @@ def _derived(frame: pd.DataFrame) -> pd.DataFrame:
     )
 
 
+_PRODUCTS = (
+    "scores",
+    "normal",
+    "self",
+    "temperature",
+    *(f"chain_{link}" for link in ("variance", "ratio", "entropy", "mixing")),
+)
+"""Claims about scores that are scaled products of queries and keys."""
 OVERVIEW = {
     "sd": "sd of scores",
     "ratio_independent": "sd predicted / measured, independent tokens",
@@ -107,6 +116,13 @@ class GaussianResult(StudyResult):
     def left_out(self) -> list[str]:
         """What could not be measured and why, of all layers or of some."""
         return [*self.settings.get("left_out", []), *sorted({note for note in self.heads["note"] if note})]
+
+    @property
+    def apart(self) -> dict[str, str]:
+        """Claims that are not about this network, and why."""
+        if self.has("variance") or not self.heads["note"].str.contains(NOT_PRODUCTS, regex=False).all():
+            return {}
+        return {f"gaussian.{name}": f"a claim about products of queries and keys; {NOT_PRODUCTS}" for name in _PRODUCTS}
 
     def to_frame(self) -> pd.DataFrame:
         """One row per head; its note only where some head has one."""

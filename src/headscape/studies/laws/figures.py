@@ -58,14 +58,14 @@ def _angles(r: LawsResult) -> FigureSpec:
     x = r.arrays["angle/cosines"]
     names = {"squares": "n Var(x^T C y), by cos(x, y)", "products": "n Cov(x^T C y, x^T C y'), by cos(y, y')"}
     series = [line(name, x, [mean_of_draws(row) for row in r.arrays[f"angle/{key}"]]) for key, name in names.items()]
-    return captions.figure(
-        "angles", {"series": [*series, level("1", x, 1.0), {"name": "cosine", "x": x, "y": x, "dash": "dash"}]}
-    )
+    printed = {"name": "variance, as printed", "x": x, "y": x**2 + (r.n - 1) / r.n, "dash": "dot"}  # eq. 6.47
+    laws = [level("1", x, 1.0), {"name": "cosine", "x": x, "y": x, "dash": "dash"}, printed]
+    return captions.figure("angles", {"series": [*series, *laws]})
 
 
 def _bound(r: LawsResult) -> FigureSpec:
     x = np.geomspace(1e-3, 10, 101)
-    names = ("over ||Wq^T Wk|| |x| |y|", "over that times |cos|, as printed")
+    names = ("over ||Wq|| ||Wk|| |x| |y|", "over that times |cos|, as printed")
     series = [
         {"name": n, "x": x, "y": (row[:, None] > x).mean(axis=0)}
         for n, row in zip(names, r.arrays["bound"], strict=True)

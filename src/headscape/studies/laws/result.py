@@ -98,10 +98,10 @@ class LawsResult(StudyResult):
         middle = int(np.argmin(np.abs(self.arrays["radii"] - 1)))
         entropy = mean_of_draws(self.arrays["entropies"][middle])
         rows.append(("entropy of softmax at l = root n", self.entropy_predicted[middle], np.log(n), entropy))
-        rows.append(("n Var(x^T C y), x = y", 1.0, np.nan, mean_of_draws(self.arrays["angle/squares"][-1])))
+        rows.append(("n Var(x^T C y), x = y", 1.0, 2 - 1 / n, mean_of_draws(self.arrays["angle/squares"][-1])))
         rows.append(("n Cov(x^T C y, x^T C y'), y = y'", 1.0, np.nan, mean_of_draws(self.arrays["angle/products"][-1])))
         beyond = self.arrays["bound"] > 1
-        rows.append(("scores beyond ||Wq^T Wk|| |x| |y|", 0.0, np.nan, mean_of_draws(beyond[0])))
+        rows.append(("scores beyond ||Wq|| ||Wk|| |x| |y|", 0.0, np.nan, mean_of_draws(beyond[0])))
         rows.append(("scores beyond that times |cos|", np.nan, 0.0, mean_of_draws(beyond[1])))
         for (name, drawn), value in zip(self.traces.items(), (0.0, 1.0, (8 / (3 * np.pi)) ** 2), strict=True):
             rows.append((f"tr(A^T B) / n^2 s^2, {name}", value, float(name.startswith("aligned")), drawn))

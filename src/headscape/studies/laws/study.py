@@ -27,6 +27,8 @@ Array = npt.NDArray[Any]
 COSINES = np.linspace(-1, 1, 9)
 RADII = np.geomspace(0.25, 4, 13)
 """Radii at which entropies are taken, in units of the root of n."""
+DRAWN = 2
+"""Raised when the draws change, so that those of an earlier version are not read for these."""
 HEAD = 4
 """A head's matrices have n / 4 rows."""
 
@@ -74,7 +76,7 @@ def laws(
         opened = run if isinstance(run, Run) or run is None else Run.create(run, config={"kind": "laws"})
         with study_folder(opened, LawsResult.study, settings, {}, work) as folder:
             units = {
-                name: (folder.unit(name, settings), n, list(radii), draws, random_state)
+                name: (folder.unit(name, settings, DRAWN), n, list(radii), draws, random_state)
                 for name in ("chapter5", "chapter6")
             }
             for name, unit in units.items():

@@ -137,22 +137,27 @@ def _aligned(r: SpectraResult) -> Finding:
 
 def _shared(r: SpectraResult) -> list[Finding]:
     """Whether the leading singular vectors of W_q are those of W_k, layer by layer, beside keys of another head."""
-    if "shared" not in r.heads or not r.heads["shared_other"].notna().any():
+    if "shared" not in r.heads:
         return []
     by_layer = r.heads.groupby(["block", "layer"])[["shared", "shared_other"]].mean()
     more = by_layer["shared"] - by_layer["shared_other"]
-    verdict = judge(mean_interval(more), above=0.0, control="keys of another group")
     own, other = (mean_interval(by_layer[name]) for name in ("shared", "shared_other"))
+    alone = not r.heads["shared_other"].notna().any()
+    verdict = judge(mean_interval(more), above=0.0, control="keys of another group")
+    verdict = cannot_tell("all heads of a layer share their keys: there are no others", own) if alone else verdict
     chance = LEADING / float(r.of_kind("q")["columns"].iloc[0])
     first = ""
     if r.initial_heads is not None and "shared" in r.initial_heads:
         first = f", at initialization {r.initial_heads['shared'].mean():.3g}"
         before = r.initial_heads.groupby(["block", "layer"])[["shared", "shared_other"]].mean()
         beyond = mean_interval(more - (before["shared"] - before["shared_other"]))
-        verdict = strictest(judge(beyond, above=0.0, control="less that before training"), verdict)
+        verdict = (
+            verdict if alone else strictest(judge(beyond, above=0.0, control="less that before training"), verdict)
+        )
+    others = "" if alone else f", with the keys of another group by {other}"
     rest = f"""
-        : the {LEADING} leading input directions of W_q and of W_k of a head overlap by {own}, with the keys of another
-        group by {other}; unrelated ones by {chance:.3g}{first}. Here n counts layers.
+        : the {LEADING} leading input directions of W_q and of W_k of a head overlap by {own}{others}; unrelated ones by
+        {chance:.3g}{first}. Here n counts layers.
     """
     return [on_claim("spectra.directions", verdict, rest, "shared")]
 
