@@ -152,7 +152,7 @@ def test_what_was_learnt_needs_random_weights(result):
         cosine=result.cosine[:1],
         sweep=replace(result.sweep, losses=np.array([4.0, 3.0, np.nan])[:, None, None] - np.zeros((3, 3, N_PROMPT))),
     )
-    alone.sweep.losses[0] -= np.arange(3)[:, None] + 1e-3 * np.arange(N_PROMPT)
+    alone.sweep.losses[0] -= np.arange(3)[:, None] * (1 + 1e-3 * np.arange(N_PROMPT))
     for name in ("shots", "more"):
         found = by_claim(alone)[name]
         assert found.verdict == "cannot tell" and "control missing" in found.judgement.why

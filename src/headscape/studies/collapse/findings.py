@@ -58,8 +58,10 @@ def _rank(r: CollapseResult) -> Finding:
     assert r.rank is not None
     values = r.residuals("standard")
     fall = mean_interval(np.log10(values[:, -1] / values[:, 0]))
+    # what is lost in round-off is at most that: a bound, and no estimate
+    last = exactly(values[:, -1].max()) if r.is_round_off("standard") else geometric_interval(values[:, -1])
     verdict = strictest(
-        _judge(r, geometric_interval(values[:, -1]), below=COLLAPSED, control="collapsed"),
+        _judge(r, last, below=COLLAPSED, control="collapsed"),
         _judge(r, fall, below=0.0, control="decades since the first layer"),
     )
     beside = [f"{r.interval(name)} {words}" for name, words in CONTROLS.items() if name in r.variants]
