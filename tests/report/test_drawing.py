@@ -12,6 +12,7 @@ import pytest
 from headscape.report.drawing import draw, style
 from headscape.report.gather import Section
 from headscape.report.pictures import picture
+from headscape.report.plots import layout_of
 from headscape.results import FigureSpec
 from headscape.tensor import HeadId
 
@@ -82,6 +83,8 @@ def test_the_name_of_an_axis_is_whole_also_above_long_names_of_bars():
         drawn.draw_without_rendering()
     box = drawn.axes[0].yaxis.label.get_window_extent()
     assert box.y0 >= 0 and box.y1 <= drawn.bbox.y1 and drawn.axes[0].get_ylabel().replace("\n", " ") == label
+    spec = FigureSpec(id="f", title="F", kind="bars", data=data, read="Look.", y_label=label)
+    assert layout_of(spec)["yaxis"]["title"]["text"] == "change, of the final hidden<br>state (relative)"
 
 
 def test_between_layers_an_axis_has_no_ticks():

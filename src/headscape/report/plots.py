@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from textwrap import wrap
 from typing import Any
 
 import numpy as np
@@ -33,9 +34,9 @@ Plot = tuple[list[Trace], dict[str, Any]]
 
 
 def layout_of(spec: FigureSpec) -> dict[str, Any]:
-    """Titles and scales of the axes."""
+    """Titles and scales of the axes; a title longer than an axis is high has several lines."""
     return {
-        axis: {"title": {"text": plotly_text(label) if label else ""}, "type": "log" if log else "-"}
+        axis: {"title": {"text": "<br>".join(map(plotly_text, wrap(label, 32)))}, "type": "log" if log else "-"}
         for axis, label, log in (("xaxis", spec.x_label, spec.log_x), ("yaxis", spec.y_label, spec.log_y))
     }
 
