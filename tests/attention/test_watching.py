@@ -13,7 +13,7 @@ from headscape.attention.depth import by_depth, in_double, precision
 from headscape.attention.models import wrap_module
 from headscape.attention.samples import Sample
 from headscape.attention.sites import run
-from headscape.attention.watching import _scaling, headed, watch_layers
+from headscape.attention.watching import _scaling, embedded, headed, watch_layers
 from headscape.attention.weights import parts_of, read, read_bias
 from headscape.statistics.gaussian import fit_gaussian, linear_map
 from headscape.statistics.mixture import token_spread
@@ -258,3 +258,13 @@ def test_what_a_factor_does_not_explain_is_a_share_of_the_scores(size):
     factor, share = _scaling(q, k, size * (products + left), present)
     whole = ((products + left) * present).norm()
     assert (factor, share) == pytest.approx((size, float((left * present).norm() / whole)), rel=1e-4)
+
+
+# --- embeddings ------------------------------------------------------------------------------------------------------
+@pytest.mark.parametrize(("name", "scaled"), [("llama", False), ("gemma3", True)])
+def test_the_embedding_of_a_token_is_what_the_module_outputs(name, scaled):
+    model = wrap_module(zoo.make(name), name=name)
+    row = model.module.get_input_embeddings().weight[8].detach().numpy()
+    expected = row * np.sqrt(len(row)) if scaled else row
+    np.testing.assert_allclose(embedded(model, np.array([9, 8]))[1], expected, rtol=1e-6)
+    np.testing.assert_allclose(embedded(model)[8], expected, rtol=1e-6)

@@ -218,7 +218,7 @@ def test_the_command_says_what_is_wrong_before_a_model_is_loaded(arguments, mess
 
 
 def test_the_command(tmp_path, monkeypatch):
-    monkeypatch.setattr("headscape.cli.records.load", lambda *_: tiny())
+    monkeypatch.setattr("headscape.cli.records.Loading.load", lambda *_: tiny())
     path = tmp_path / "run"
     asked = ["prompt", "tiny", "--out", str(path), "--shots", "1", "--prompts", "1", "--alphas", "2", "--no-control"]
     asked += ["--threads", "1"]

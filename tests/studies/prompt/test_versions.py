@@ -7,7 +7,7 @@ import torch
 import headscape as hs
 from headscape.studies.prompt.study import prompt
 from headscape.studies.prompt.text import choose_shots, find_entry, plain_text, read_table
-from headscape.studies.prompt.versions import check_model, clue_loss, encode, greedy_clue, vectors_of
+from headscape.studies.prompt.versions import check_model, clue_loss, encode, greedy_clue
 from writers import tiny
 
 ANT = find_entry(read_table(), "Ant")
@@ -61,11 +61,6 @@ def test_a_clue_ends_at_its_sign_a_line_or_the_end(answer, expected, monkeypatch
 
     monkeypatch.setattr(model.module, "forward", forward)
     assert greedy_clue(model, [3, 4], len(wanted)) == expected
-
-
-def test_the_embedding_of_a_token():
-    model = tiny()
-    np.testing.assert_array_equal(vectors_of(model, [9, 8])[1], model.module.get_input_embeddings().weight[8].detach())
 
 
 def test_the_loss_is_over_clues_alone():

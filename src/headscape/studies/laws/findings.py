@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from headscape.results import Finding
-from headscape.studies.laws.result import LawsResult, mean_of_draws
+from headscape.studies.laws.result import LawsResult, mean_of_draws, share_of_draws
 from headscape.studies.work.sentences import on_claim
 from headscape.verdicts import judge
 
@@ -73,7 +73,7 @@ def _angles(r: LawsResult) -> list[Finding]:
 
 
 def _bound(r: LawsResult) -> Finding:
-    right, printed = (mean_of_draws(share) for share in (r.arrays["bound"] > 1))
+    right, printed = (share_of_draws(share) for share in (r.arrays["bound"] > 1))
     rest = (
         f": a share of {printed} of the scores lies beyond it; without the factor |cos| a share of {right.value:.3g}."
     )
