@@ -138,7 +138,7 @@ def shown(cell: Interval | None) -> str:
         return "-"
     digits = 2 if abs(cell.value) < 10 else 1
     ends = f" [{cell.low + 0.0:.{digits}f}, {cell.high + 0.0:.{digits}f}]" if cell.known else ""
-    return f"{cell.value + 0.0:+.{digits}f}{ends}"  # + 0.0: a drop of nothing is no -0
+    return f"{round(cell.value, digits) + 0.0:+.{digits}f}{ends}"  # + 0.0: a drop of nothing is no -0
 
 
 def behind(found: dict[str, Any], shares: list[str], ability: str) -> list[str]:
