@@ -69,7 +69,7 @@ def test_another_text_is_another_study_and_both_are_kept(result, run, model, tmp
     shutil.copytree(run, folder)
     before = contents(folder / "prune")
     with pytest.raises(hs.InputError, match="cannot be resumed: budget was"):
-        prune(folder, model=model, inputs=[JUDGE[0][7:]], budget=None, resume=True, **QUICK)
+        prune(folder, model=model, inputs=[JUDGE[0][7:]], budget=0.31, resume=True, **QUICK)
     assert contents(folder / "prune") == before
     other = prune(folder, model=model, inputs=[JUDGE[0][7:]], budget=None, **QUICK)
     after = contents(folder / "prune")
