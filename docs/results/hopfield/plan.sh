@@ -53,7 +53,7 @@ compare depth12 3 gpt --text "$BOOKS" --layers 12 --steps 3000 --search-steps 40
 compare depth24 2 gpt --text "$BOOKS" --layers 24 --steps 2500 --search-steps 300 --rates 1.5e-3,3e-3 \
   --arms standard,hidden
 compare smollm2 2 smollm2-135m --text "$BOOKS" --tokenizer smollm2-135m --arms standard,hidden --init first
-compare vit 3 vit --images "$IMAGES" --batch 32 --steps 15000 --search-steps 2000 --rates 1.25e-4,2.5e-4,5e-4,1e-3 \
+compare vit 3 vit --images "$IMAGES" --batch 32 --steps 15000 --search-steps 2000 --rates 1.25e-4,2.5e-4,5e-4,1e-3,2e-3 \
   --augment none --arms standard,hidden,both,longer
 # both rates that did best, each with all seeds; half of its runs are those of depth6
 mkdir -p "$OUT/rates6/train/units"
