@@ -148,10 +148,11 @@ def _entropy(r: TrainResult, arm: str) -> Finding:
     verdict = judge(excess, below=MOVED, control="a change of entropy, beyond that between seeds")
     if usable(r).verdict != "holds":
         verdict = cannot_tell(f"standard attention is not shown to beat the {r.rival}", excess)
+    between = mean_interval(list(others.values())).value
+    beside = f", two seeds of standard attention by {between:.2g}" if len(base) > 1 else ""
     rest = f"""
         : by layer its mean entropy (1 is uniform) is {_layers(own)} with {base_arm(arm).about} and {_layers(base)} with
-        standard attention. They differ by {mean_interval(list(moved.values())).value:.2g} per layer, two seeds of
-        standard attention by {mean_interval(list(others.values())).value:.2g}.
+        standard attention. They differ by {mean_interval(list(moved.values())).value:.2g} per layer{beside}.
     """
     return on_claim("train.entropy", verdict, rest, "entropy", which=_which(arm))
 
