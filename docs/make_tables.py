@@ -34,6 +34,7 @@ SIGNS = {"holds": "✓ holds", "does not hold": "✗ does not hold", "cannot tel
 def add(run: str, study: str, name: str, command: str) -> None:
     """Keep findings and short tables of a result."""
     import headscape as hs
+    from headscape.studies.claims.study import chosen
     from headscape.studies.compare.result import CompareResult
 
     # a comparison belongs to no run
@@ -45,7 +46,9 @@ def add(run: str, study: str, name: str, command: str) -> None:
     tables = {title: as_records(frame) for title, frame in result.summary()}
     facts = {"command": command, "findings": findings, "tables": tables}
     if study == "claims":  # the rows are the result; what claims.toml says of each is not kept again
-        rows = as_records(result.claims[["claim", "value", "low", "high", "n", "verdict", "why"]])
+        asked = {one.id for one in chosen(result.settings["only"])}  # what an earlier command tested is kept by its own
+        own = result.claims[result.claims["claim"].isin(asked)]
+        rows = as_records(own[["claim", "value", "low", "high", "n", "verdict", "why"]])
         facts = {"command": command, "quick": result.settings["quick"], "claims": rows}
         facts = _joined(results(study).get(name), facts) if result.settings["only"] else facts
     write_json(DOCS / "results" / study / f"{name}.json", facts)

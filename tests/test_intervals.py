@@ -92,6 +92,17 @@ def test_medians_of_few_inputs_have_no_interval():
         assert not median_interval(np.arange(n)).known
 
 
+@pytest.mark.parametrize("n", [8, 30])
+def test_a_median_whose_ends_agree_takes_inputs_further_out(n):
+    """Draws of 0 or 1, all but a few of them 0: the median is 0, and an interval of no width would claim to know it."""
+    assert median_interval([0.0] * (n - 1) + [2e-6]) == Interval(0.0, 0.0, 2e-6, n)
+    assert median_interval([-3.0, *[0.1] * (n - 2), 5.0]) == Interval(0.1, -3.0, 5.0, n)
+    found = median_interval([-3.0, -2.0, *[0.1] * (n - 4), 4.0, 5.0])
+    assert (found.low, found.high) == ((-3.0, 5.0) if n == 8 else (-2.0, 4.0))
+    share, known = coverage(lambda rng: (rng.uniform(size=n) < 0.1).astype(float), median_interval, 0.0)
+    assert share == 1 and 0 < known < 1
+
+
 def test_the_jackknife_covers_means_over_pairs():
     """Mean over pairs of |x - y|^2 / 2 is the variance."""
     n = 12
@@ -108,7 +119,8 @@ def test_inputs_that_agree_have_no_interval_of_no_width(n):
     """One input in twenty is 1 and the others are 0: thirty are often all 0, and their mean is not."""
     jackknifed = jackknife(lambda chosen: np.full(n, 0.1)[chosen].mean(), n)
     why = "too few to say" if n < 6 else "all inputs agree, so no interval"
-    for found in (mean_interval([0.1] * n), student_interval([0.1] * n), another([0.1] * n), jackknifed):
+    alike = [interval([0.1] * n) for interval in (mean_interval, median_interval, student_interval, another)]
+    for found in (*alike, jackknifed):
         assert not found.known and found.why == why and found.n == n
         assert judge(found, above=0.0).verdict == "cannot tell"
         assert found.within(0, 1, step=0.1).known == (n >= 6) and not found.within(0, 1).known

@@ -253,12 +253,17 @@ def _reach(x: npt.NDArray[np.float64]) -> float:
     return float(_quantile(len(x)) * x.std(ddof=1) / np.sqrt(len(x)))
 
 
+def _agree(x: npt.NDArray[np.float64]) -> bool:
+    """Whether inputs are equal up to round-off."""
+    return bool(np.ptp(x) <= 4 * len(x) * np.finfo(float).eps * np.abs(x).max())
+
+
 def _about(value: float, x: npt.NDArray[np.float64], skewed: bool) -> Interval:
     """The interval of a mean of x, about an estimate of it; x of one sign may be skewed."""
     n = len(x)
     if n < 2 or not np.isfinite(value) or not np.isfinite(x).all():
         return Interval(value, n=n)
-    if np.ptp(x) <= 4 * n * np.finfo(float).eps * np.abs(x).max():
+    if _agree(x):
         return Interval(value, n=n, why=TOO_FEW if n < UNANIMOUS else ALIKE)
     reach = _reach(x)
     low, high = value - reach, value + reach
@@ -279,20 +284,21 @@ def _about(value: float, x: npt.NDArray[np.float64], skewed: bool) -> Interval:
 def median_interval(values: npt.ArrayLike) -> Interval:
     """Median of independent inputs with the interval of order statistics, which holds for any distribution.
 
-    Five inputs or fewer cannot give one: even their extremes miss the median more often than 1 in 20.
+    Five inputs or fewer cannot give one: even their extremes miss the median more often than 1 in 20. Where the ends
+    agree, the nearest inputs further out that differ are taken; inputs that all agree have none. NaN inputs are left out.
 
     >>> median_interval(range(1, 10))
     Interval(value=5.0, low=2.0, high=8.0, n=9, why='')
-    >>> str(median_interval([1, 2, 3]))
-    '2 (n = 3, too few to say)'
+    >>> str(median_interval([1, 2, 3])), str(median_interval([0.5] * 8))
+    ('2 (n = 3, too few to say)', '0.5 (n = 8, all inputs agree, so no interval)')
     """
     x = np.sort(np.asarray(values, dtype=float).ravel())
     x = x[~np.isnan(x)]
     n = len(x)
     value = float(np.median(x)) if n else NAN
     k = int(binom.ppf((1 - LEVEL) / 2, n, 0.5)) if n else 0
-    while k > 0 and 2 * binom.cdf(k - 1, n, 0.5) > 1 - LEVEL:
+    while k > 0 and (2 * binom.cdf(k - 1, n, 0.5) > 1 - LEVEL or (_agree(x[k - 1 : n - k + 1]) and not _agree(x))):
         k -= 1
     if k < 1:
         return Interval(value, n=n, why=TOO_FEW if n > 1 else "")
-    return Interval(value, float(x[k - 1]), float(x[n - k]), n)
+    return Interval(value, n=n, why=ALIKE) if _agree(x) else Interval(value, float(x[k - 1]), float(x[n - k]), n)

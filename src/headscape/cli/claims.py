@@ -46,7 +46,9 @@ def claims(
     from headscape.storage import write_json
     from headscape.studies import load_results
     from headscape.studies.claims import claims as run_claims
-    from headscape.studies.claims.study import place_of, together
+    from headscape.studies.claims.study import place_of
+    from headscape.studies.claims.together import together
+    from headscape.studies.work.folder import newest_by_block
 
     inputs = source_of(text, images)
     is_run = (Path(source) / "run.json").is_file()
@@ -66,7 +68,7 @@ def claims(
         )
     run = Run.open(place)
     write_report(run, load_results(run))
-    known = together(run, result)
+    known = together(run, newest_by_block(run, result.study)[-1])
     write_table(place / "claims.csv", known.claims)
     write_json(place / "claims.json", known.to_json())
     page = write_claims_page(known, place / "claims.html")

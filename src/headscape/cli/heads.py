@@ -5,11 +5,11 @@ from __future__ import annotations
 import warnings
 from typing import Annotated
 
-import pandas as pd
 import typer
 
 from headscape.cli import options as o
-from headscape.cli.shared import app, err, out, print_frame, print_json
+from headscape.cli.records import Ending, command
+from headscape.cli.shared import err, out, print_frame, print_json, progress_bar
 
 COLUMNS = {
     "score": "score: share of the head's attention on the pattern; chance: the same for attention spread at random",
@@ -18,7 +18,7 @@ COLUMNS = {
 }
 
 
-@app.command(epilog="Examples: `headscape heads runs/book`, `headscape heads runs/book --role induction --top 5`")
+@command(epilog="Examples: `headscape heads runs/book`, `headscape heads runs/book --role induction --top 5`")
 def heads(
     run: o.Run,
     role: Annotated[
@@ -27,33 +27,25 @@ def heads(
     ] = None,
     top: Annotated[int, typer.Option(help="How many heads to list per role.", min=1, max=o.MANY)] = 10,
     block: o.Block = None,
-    as_json: o.Json = False,
+    asked: Ending = Ending(),
 ) -> None:
     """Name the heads of a run by role: induction, previous token, attention sink and others, with the score expected by chance."""
-    from headscape.errors import InputError
     from headscape.records import as_records
-    from headscape.roles import BLOCK_ROLES, ROLES, find_role, role_name
+    from headscape.roles import BLOCK_ROLES, ROLES, role_name
     from headscape.runs import Run
-    from headscape.studies.heads import find_heads
+    from headscape.studies.heads import heads_by_role
 
     meanings = ROLES | BLOCK_ROLES
     opened = Run.open(run)
-    tables: dict[str, pd.DataFrame] = {}
-    with warnings.catch_warnings(record=True) as heard:
+    with warnings.catch_warnings(record=True) as heard, progress_bar("reading maps", asked.quiet) as progress:
         warnings.simplefilter("always", UserWarning)
-        for name in meanings if role is None else [find_role(role)]:
-            try:
-                found = find_heads(run, name, None, block=block)
-            except InputError:
-                if role is not None:
-                    raise
-                continue  # a pattern that nothing here can show
-            tables[name] = found.head(top) if role is not None else found[found["holds"]].head(top)
+        found = heads_by_role(run, [role] if role is not None else meanings, block=block, progress=progress)
+    tables = {name: (one if role is not None else one[one["holds"]]).head(top) for name, one in found.items()}
     for line in dict.fromkeys(str(one.message) for one in heard):
         err.print(line, soft_wrap=True)  # also of JSON, which goes elsewhere
     if opened.gap:
         err.print(opened.gap, soft_wrap=True)
-    if as_json:
+    if asked.as_json:
         print_json({name: as_records(table) for name, table in tables.items()})
         return
     for name, table in tables.items():

@@ -8,7 +8,7 @@ from pathlib import Path
 from headscape.errors import HeadscapeError, InputError
 from headscape.results import Result
 from headscape.runs import Run
-from headscape.studies.work.folder import kept_studies, newest_by_block
+from headscape.studies.work.folder import Kept, kept_studies, newest_by_block
 
 __all__ = ["STUDIES", "load_results", "open_result", "result_class"]
 
@@ -42,7 +42,8 @@ def result_class(study: str) -> type[Result]:
 def open_result(run: Run | str | Path, study: str, key: str | None = None) -> Result:
     """The result of a study in a run, read only: the newest finished one, or that whose folder name begins with `key`.
 
-    Raises an `InputError` where there is none, with the command that makes one.
+    Of `claims` the newest one has the rows of those before it. Raises an `InputError` where there is none, with the
+    command that makes one.
 
     >>> result = hs.compare_prompts(run, 0, 1)  # kept in the run
     >>> hs.open_result(run, "change").headline() == result.headline()
@@ -56,7 +57,7 @@ def open_result(run: Run | str | Path, study: str, key: str | None = None) -> Re
     if not kept:
         which = study if key is None else f"{study} {key}"
         raise InputError(f"{opened.path} has no finished study {which}; run `headscape {study} {opened.path}`")
-    return kept[-1].result(opened, kind)
+    return _read(opened, kept[-1]) if key is None else kept[-1].result(opened, kind)
 
 
 def load_results(run: Run) -> list[Result | tuple[str, Exception | str]]:
@@ -69,7 +70,7 @@ def load_results(run: Run) -> list[Result | tuple[str, Exception | str]]:
         latest = newest_by_block(run, name)
         for kept in latest:
             try:
-                found.append(kept.result(run, result_class(name)))
+                found.append(_read(run, kept))
             except HeadscapeError as error:
                 found.append((name, error))
         if latest:
@@ -81,3 +82,12 @@ def load_results(run: Run) -> list[Result | tuple[str, Exception | str]]:
         elif name == next(iter(STUDIES)):
             found.append((name, f"not run yet: headscape {name} {run.path}"))
     return found
+
+
+def _read(run: Run, newest: Kept) -> Result:
+    """The newest result of a study as people see it: claims that were tested a few at a time are one table."""
+    if newest.study == "claims":
+        from headscape.studies.claims.together import together
+
+        return together(run, newest)
+    return newest.result(run, result_class(newest.study))

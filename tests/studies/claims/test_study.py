@@ -1,6 +1,6 @@
 """headscape claims: every claim of the list, once, with the verdict of the study that tests it.
 
-Also tests studies.claims.needs.
+Also tests studies.claims.needs, studies.claims.together.
 """
 
 import json
@@ -17,9 +17,10 @@ from headscape.intervals import Interval
 from headscape.papers import claim
 from headscape.papers import claims as all_claims
 from headscape.results import Finding
+from headscape.studies import load_results
 from headscape.studies.claims.needs import NEEDS, not_applicable
 from headscape.studies.claims.result import VERDICTS
-from headscape.studies.claims.study import _row, _tested, chosen, sampled, together
+from headscape.studies.claims.study import _row, _tested, chosen, sampled
 from headscape.studies.work.how import Work
 from headscape.verdicts import cannot_tell, judge
 from planted_runs import attention_of, make_run
@@ -164,12 +165,15 @@ def test_the_command_writes_page_and_tables_and_links_figures(imported, result):
 
 
 def test_a_few_claims_tested_again_leave_the_others_where_they_were_tested_alike(imported, result):
-    again = hs.claims(imported, quick=True, only=["train.both"])
-    known = together(hs.Run.open(imported), again)
-    pd.testing.assert_frame_equal(known.claims, result.claims)
+    """The page of the run, its files and `open_result` agree on what is known."""
+    run = hs.Run.open(imported)
+    assert list(hs.claims(imported, quick=True, only=["train.both"]).claims["claim"]) == ["train.both"]
+    (shown,) = (one for one in load_results(run) if getattr(one, "study", "") == "claims")
+    for known in (shown, hs.open_result(run, "claims")):
+        pd.testing.assert_frame_equal(known.claims, result.claims)
     for options in ({"quick": False}, {"quick": True, "random_state": 1}):
-        other = hs.claims(imported, only=["train.both"], **options)
-        assert list(together(hs.Run.open(imported), other).claims["claim"]) == ["train.both"]
+        hs.claims(imported, only=["train.both"], **options)
+        assert list(hs.open_result(run, "claims").claims["claim"]) == ["train.both"]
 
 
 @pytest.mark.parametrize(("n_layer", "kept"), [(30, [0, 6, 12, 17, 23, 29]), (6, [0, 1, 2, 3, 4, 5]), (2, [0, 1])])

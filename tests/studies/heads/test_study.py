@@ -3,13 +3,17 @@
 import copy
 import gc
 import shutil
+from contextlib import suppress
 
 import numpy as np
+import pandas as pd
 import pytest
 import torch
 from torch import nn
 
 import headscape as hs
+from headscape.roles import ROLES
+from headscape.studies.heads import heads_by_role, study
 from tiny import Letters
 from zoo import make
 
@@ -95,6 +99,26 @@ def test_the_induction_head_made_by_hand_is_found_and_a_random_one_is_not():
     for seed in range(3):
         random = hs.find_heads(capture(TwoLayers(seed + 1)), "induction", top=None)
         assert not random["holds"].any() and random["score"].max() < 0.2
+
+
+def test_all_roles_at_once_are_what_each_is_alone_from_one_reading(tmp_path, monkeypatch):
+    place = tmp_path / "run"
+    hs.capture(make("llama"), [[1, 2, 3, 1, 2, 3], [4, 5, 4, 5, 6, 7]], out=place)
+    alone = {}
+    for role in ROLES:
+        with suppress(hs.InputError):
+            alone[role] = hs.find_heads(place, role, top=None, model=make("llama"))
+    asked, read, told = [], [], []
+    for name, calls in (("probed", asked), ("batch_roles", read)):
+        own = getattr(study, name)
+        monkeypatch.setattr(study, name, lambda *given, own=own, calls=calls: calls.append(given) or own(*given))
+    found = heads_by_role(place, ROLES, model=make("llama"), progress=lambda *steps: told.append(steps))
+    assert len(asked) == 1 and len(read) == 2 and told == [(0, 1), (1, 1), (0, 2), (1, 2), (2, 2)]
+    assert "punctuation" not in found and list(found) == list(alone)
+    for role, table in found.items():
+        pd.testing.assert_frame_equal(table, alone[role])
+    with pytest.raises(hs.InputError, match="'punctuation': it needs"):
+        heads_by_role(place, ["punctuation"], model=None)
 
 
 def test_a_role_of_ones_own_is_a_function_of_maps_and_tokens():

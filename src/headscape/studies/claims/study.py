@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 from importlib import import_module
 from pathlib import Path
@@ -30,7 +30,7 @@ from headscape.studies.work.models import Loader
 from headscape.tensor import HeadId
 from headscape.verdicts import strictest
 
-__all__ = ["chosen", "claims", "sampled", "together"]
+__all__ = ["chosen", "claims", "sampled"]
 
 SIZES = {False: {"tokens": 128, "batches": 10}, True: {"tokens": 50, "batches": 8}}
 """What is captured of a model, in full and for a quick look: 8 inputs are the fewest on which all studies decide, and 50
@@ -139,24 +139,6 @@ def chosen(only: Sequence[str] = ()) -> list[Claim]:
                 f"no claim, study or paper is called {name!r}; papers are {', '.join(papers)}; studies {', '.join(studies)}"
             )
     return [one for one in every if not only or {one.id, one.study, one.source.id} & set(only)]
-
-
-def together(run: Run, newest: ClaimsResult) -> ClaimsResult:
-    """A result with the rows of earlier ones in its run that were made alike, so that `only` adds to what is known.
-
-    Alike are those with the same batches and settings; of a claim that was tested twice the newest row is taken.
-    """
-    kept = [one for one in kept_studies(run, ClaimsResult.study) if one.finished is not None]
-    results = [one.result(run, ClaimsResult) for one in kept if _alike(one.facts) == _alike(kept[-1].facts)]
-    rows = {row["claim"]: row for result in (*results, newest) for row in result.claims.to_dict("records")}
-    known = [rows[one.id] for one in chosen() if one.id in rows]
-    return replace(newest, claims=pd.DataFrame(known, columns=newest.claims.columns))
-
-
-def _alike(facts: Mapping[str, Any]) -> dict[str, Any]:
-    """What two results must share to stand in one table: batches, and all settings but which claims."""
-    batches = {name: content for name, content in facts.get("inputs", {}).items() if name.startswith("batch ")}
-    return batches | {name: value for name, value in facts.get("settings", {}).items() if name != "only"}
 
 
 def place_of(source: str | Path, quick: bool) -> Path:

@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
-from headscape.intervals import Interval, mean_interval
+from headscape.intervals import Interval, mean_interval, median_interval
 from headscape.results import Captions, FigureSpec
 from headscape.statistics.thesis import THESIS
 from headscape.studies.gaussian.findings import LINKS, MIXED
@@ -196,13 +196,8 @@ def _depth(r: GaussianResult, part: int) -> FigureSpec:
     for name, spread in _versions(r, "depth/").items():
         dash = "dot" if name.startswith("random") else "dash" if "no skip" in name else None
         values, floor = spread[:, :, part], float(r.arrays[f"floor/{name}"][0])
-        shown = values if part else np.maximum(values, floor)
-        series.append(line(name, np.arange(values.shape[1]), [mean_interval(column) for column in shown.T], dash))
-        if part:
-            continue
-        for end in ("low", "high"):
-            if end in series[-1]:
-                series[-1][end] = np.maximum(series[-1][end], floor)
+        middle, shown = (mean_interval, values) if part else (median_interval, np.maximum(values, floor))
+        series.append(line(name, np.arange(values.shape[1]), [middle(column) for column in shown.T], dash))
     x = series[0]["x"]
     what, floor = "Cosine of two tokens" if part else "Spread of tokens", float(r.arrays["floor/no skip"][0])
     series += [] if part else [level("tokens count as alike", x, MIXED), level("numerical precision", x, floor)]
@@ -213,6 +208,7 @@ def _depth(r: GaussianResult, part: int) -> FigureSpec:
         what=what,
         formula=formula,
         lower=what.lower(),
+        middle="Means" if part else "Medians",
         id="mixture" if part else "mixture-spread",
         y_label="mean cosine" if part else "||X - mean|| / ||X||",
         log_y=not part,

@@ -297,16 +297,17 @@ def _after(r: GaussianResult) -> Finding:
 
 
 def _spread(r: GaussianResult, name: str, depth: int = -1) -> tuple[Interval, str]:
-    """||X - mean|| / ||X|| of a version at a depth, and as text; what is below the numerical precision is called that."""
+    """||X - mean|| / ||X|| of a version at a depth, and as text; what is below the numerical precision is called that.
+
+    Always the median over inputs: spreads can range over many orders of magnitude, where a mean is that of one input
+    and depends on how rounding fell out.
+    """
     values, floor = r.arrays[f"depth/{name}"][:, depth, 0], float(r.arrays[f"floor/{name}"][0])
-    if values.mean() < floor:
+    middle = median_interval(values)
+    if (middle.high if middle.known else values.max()) < floor:
         return exactly(floor), f"less than {floor:.1g}, the numerical precision"
-    values = np.maximum(values, floor)
-    span = mean_interval(values)
-    if span.known:
-        return span, str(span)
-    middle = median_interval(values)  # a mean over many orders of magnitude is that of one input
-    return middle, f"{middle} (median)"
+    middle = median_interval(np.maximum(values, floor))
+    return middle, str(middle)
 
 
 def _mixture(r: GaussianResult) -> list[Finding]:
@@ -321,7 +322,10 @@ def _mixture(r: GaussianResult) -> list[Finding]:
             for name in names
             if f"depth/{name}" in r.arrays
         ]
-        rest = f". ||X - mean|| / ||X|| goes, first to last: {'; '.join(parts)}. Tokens count as alike below {MIXED:g}."
+        rest = (
+            f". ||X - mean|| / ||X|| (median over inputs) goes, first to last: {'; '.join(parts)}. Tokens count as alike "
+            f"below {MIXED:g}."
+        )
         ends = [_spread(r, name)[0] for name in names if f"depth/{name}" in r.arrays]
         rule: dict[str, Any] = {"below": MIXED, "control": "the spread below which tokens count as alike"}
         random, n = ends[1] if len(ends) > 1 else None, len(r.arrays["depth/trained"])

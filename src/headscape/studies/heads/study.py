@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -21,6 +21,7 @@ from headscape.studies.organize import OrganizeResult
 from headscape.studies.organize.heads import probed, probed_roles
 from headscape.studies.organize.units import shuffled_rows
 from headscape.studies.work.folder import newest_by_block
+from headscape.studies.work.how import Progress, Steps, Work
 from headscape.studies.work.models import Loader, models_of
 from headscape.tensor import AttentionTensor, HeadId
 
@@ -29,7 +30,7 @@ if TYPE_CHECKING:
 
     from headscape.attention.models import Model
 
-__all__ = ["find_heads"]
+__all__ = ["find_heads", "heads_by_role"]
 
 SHUFFLES = 19
 """Draws of shuffled rows that a head must beat to have a role given as a function: one head of noise in twenty does."""
@@ -96,21 +97,68 @@ def find_heads(
         found = found.groupby(["block", "layer", "head"], sort=False, as_index=False).mean()
         found["holds"] = found["share"] > 0.5
     else:
-        found = _named(source, find_role(role), block, model, random_state)
-    found = found.sort_values("score", ascending=False, kind="stable", ignore_index=True)
+        found = _named(_measured(source, [find_role(role)], block, model, random_state, Work()), find_role(role))
+    found = _best_first(found)
     return found if top is None else found.head(top)
 
 
-def _named(source: Any, role: str, block: str | None, model: Any, seed: int) -> pd.DataFrame:
-    """Score, chance and share of every head for a role that has a name."""
+def heads_by_role(
+    source: Run | str | Path,
+    roles: Iterable[str],
+    *,
+    block: str | None = None,
+    model: Model | torch.nn.Module | bool | None = True,
+    random_state: int = 0,
+    progress: Progress | None = None,
+) -> dict[str, pd.DataFrame]:
+    """What `find_heads` returns for each of several roles, measured once; one that nothing here can show has no entry.
+
+    `InputError` if that is all of them.
+    """
+    asked = [find_role(role) for role in roles]
+    parts = _measured(
+        source, asked, block, model, random_state, Work() if progress is None else Work(progress=progress)
+    )
+    found: dict[str, pd.DataFrame] = {}
+    missing = []
+    for role in asked:
+        try:
+            found[role] = _best_first(_named(parts, role))
+        except InputError as error:
+            missing.append(error)
+    if not found and missing:
+        raise missing[0]
+    return found
+
+
+def _best_first(found: pd.DataFrame) -> pd.DataFrame:
+    return found.sort_values("score", ascending=False, kind="stable", ignore_index=True)
+
+
+Parts = Sequence[tuple[pd.DataFrame, pd.DataFrame]]
+"""Per block: its heads, and its table of roles."""
+
+
+def _measured(source: Any, roles: Sequence[str], block: str | None, model: Any, seed: int, work: Work) -> Parts:
+    """All roles of all heads, kept by an organized result or measured now; the model is asked if one of `roles` needs it."""
     results = _results_of(source)
     if results:
         if block is not None and block not in (blocks := [result.block for result in results]):
             raise InputError(f"the organized heads are of block {', '.join(blocks)}, not {block!r}")
-        parts = [(result.heads, result.roles) for result in results if block in (None, result.block)]
-    else:
-        scores = _probe(source, model, seed) if role in PROBED else {}
-        parts = [_table_of(source, name, scores) for name in _blocks_of(source, block)]
+        return [(result.heads, result.roles) for result in results if block in (None, result.block)]
+    names = _blocks_of(source, block)
+    scores = {}
+    if set(PROBED) & set(roles):
+        steps = work.stage("asking the model", 1)
+        scores = _probe(source, model, seed)
+        steps.one()
+    n_input = 1 if isinstance(source, AttentionTensor) else len(open_capture(source))
+    steps = work.stage("reading maps", len(names) * n_input)
+    return [_table_of(source, name, scores, steps) for name in names]
+
+
+def _named(parts: Parts, role: str) -> pd.DataFrame:
+    """Score, chance and share of every head for a role that has a name."""
     heads = pd.concat([heads for heads, _ in parts], ignore_index=True)
     sizes = np.cumsum([0, *(len(heads) for heads, _ in parts)])
     table = pd.concat([t.assign(number=t["number"] + sizes[i]) for i, (_, t) in enumerate(parts)])
@@ -169,12 +217,17 @@ def _warn(line: str) -> None:
 
 
 def _table_of(
-    source: Any, block: str | None, scores: Mapping[str, Mapping[HeadId, float]]
+    source: Any, block: str | None, scores: Mapping[str, Mapping[HeadId, float]], steps: Steps
 ) -> tuple[pd.DataFrame, pd.DataFrame]:
-    tensors = list(_tensors(source, block))
-    if tensors[0].kind != "probs":
-        raise InputError("roles are about probabilities; these are scores before softmax")
-    own = tensors[0].heads
+    """The heads of a block and their roles, one batch at a time."""
+    own: Sequence[HeadId] = []
+    batches = []
+    for X in _tensors(source, block):
+        if X.kind != "probs":
+            raise InputError("roles are about probabilities; these are scores before softmax")
+        own = X.heads
+        batches.append(batch_roles(X))
+        steps.one()
     missing = [head for of in scores.values() for head in own if head not in of]
     if missing:
         raise InputError(f"the model has no head {missing[0]}: it is not the one that was captured")
@@ -182,17 +235,19 @@ def _table_of(
     heads = pd.DataFrame(own, columns=list(HeadId._fields))
     if "copying" in columns:
         heads["copying"] = columns["copying"]
-    return heads, role_table([batch_roles(X) for X in tensors], probed_roles(columns))
+    return heads, role_table(batches, probed_roles(columns))
 
 
-def _tensors(source: Any, block: str | None) -> list[AttentionTensor]:
+def _tensors(source: Any, block: str | None) -> Iterator[AttentionTensor]:
+    """The maps of every batch, one at a time."""
     if isinstance(source, AttentionTensor):
-        return [source]
+        yield source
+        return
     if isinstance(source, OrganizeResult):
         raise InputError("a role given as a function needs the maps; give the run or the capture")
     captured = open_capture(source)
-    blocks = captured.chosen(block)
-    return [captured.tensor(i, name, captured.kind()) for name in blocks for i in range(len(captured))]
+    for name in captured.chosen(block):
+        yield from (captured.tensor(i, name, captured.kind()) for i in range(len(captured)))
 
 
 def _own(X: AttentionTensor, function: RoleFunction, seed: int) -> pd.DataFrame:
