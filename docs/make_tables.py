@@ -19,7 +19,7 @@ from pathlib import Path
 
 import numpy as np
 
-from headscape.intervals import Interval, mean_interval, median_interval, student_interval
+from headscape.intervals import Interval, mean_interval, median_interval, share_interval, student_interval
 from headscape.papers import claim, claims
 from headscape.records import as_records
 from headscape.storage import write_json
@@ -322,14 +322,44 @@ def coverage(_: str) -> str:
             cells = []
             for n in sizes:
                 rng = np.random.default_rng(0)
-                found = [interval(draw(rng, n)) for _ in range(4000)]
-                known = [one for one in found if one.known]
-                share = np.mean([one.low <= truth <= one.high for one in known]) if known else float("nan")
-                few = 1 - len(known) / len(found)
-                said = f" ({few:.0%} too few to say)" if few > 0.005 and known else ""
-                cells.append(f"{share:.1%}{said}" if known else "too few to say")
+                held, few = _held([draw(rng, n) for _ in range(4000)], interval, truth)
+                said = f" ({few:.0%} too few to say)" if 0.005 < few < 1 else ""
+                cells.append(f"{held:.1%}{said}" if few < 1 else "too few to say")
             rows.append([f"{what} of {name} inputs", *cells])
     return table(["95 % interval of the", *(f"n = {n}" for n in sizes)], rows)
+
+
+def share_coverage(_: str) -> str:
+    """The same of shares of 12 heads, at the share where coverage is lowest; where fewer than 6 inputs agree there is none."""
+    sizes, heads, rows = (3, 5, 6, 8, 10, 30), 12, []
+    alike = lambda rng, p, n: rng.binomial(1, p, (4000, n)) * heads  # noqa: E731
+    apart = lambda rng, p, n: rng.binomial(heads, p, (4000, n))  # noqa: E731
+    partly = lambda rng, p, n: rng.binomial(heads, rng.beta(5 * p, 5 - 5 * p, (4000, n)))  # noqa: E731
+    for words, draw, step in (
+        ("one by one; step of a head", apart, 1 / heads),
+        ("partly together (correlation 1/6); step of a head", partly, 1 / heads),
+        ("all or none; step of all heads", alike, 1.0),
+        ("all or none; step of a head", alike, 1 / heads),
+    ):
+        cells = []
+        for n in sizes:
+            rng, worst = np.random.default_rng(0), 1.0
+            for p in (0.003, 0.01, 0.03, 0.05, 0.08, 0.1, 0.2, 0.3, 0.5):
+                passed = draw(rng, p, n) / heads
+                worst = min(worst, _held(passed, lambda x, step=step: share_interval(x, step), p)[0])
+            cells.append(f"{worst:.1%}")
+        rows.append([words, *cells])
+    return table(["the heads of an input pass", *(f"n = {n}" for n in sizes)], rows)
+
+
+def _held(draws: Sequence, interval: Callable, truth: float) -> tuple[float, float]:
+    """Of all draws with an interval, the share whose interval holds the truth; and the share of draws without one."""
+    kinds, counts = np.unique(np.sort(draws, axis=1), axis=0, return_counts=True)
+    found = [interval(kind) for kind in kinds]
+    known = np.array([one.known for one in found])
+    held = np.array([one.low <= truth <= one.high for one in found])
+    n_known = int(counts[known].sum())
+    return float(counts[known & held].sum()) / n_known if n_known else float("nan"), 1 - n_known / len(draws)
 
 
 def listed(_: str) -> str:
@@ -410,6 +440,7 @@ MAKERS = {
         checks,
         kept,
         coverage,
+        share_coverage,
         listed,
         models,
         quantized,

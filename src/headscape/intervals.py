@@ -21,6 +21,7 @@ __all__ = [
     "median_interval",
     "of_draws",
     "share_change",
+    "share_interval",
     "student_interval",
 ]
 
@@ -178,6 +179,24 @@ def student_interval(values: npt.ArrayLike) -> Interval:
     x = np.asarray(values, dtype=float).ravel()
     x = x[~np.isnan(x)]
     return _about(float(x.mean()), x, skewed=False) if len(x) else Interval(NAN, n=0, why="no input")
+
+
+def share_interval(shares: npt.ArrayLike, step: float, low: float = 0.0) -> Interval:
+    """Mean of the share that each input has of things counted in steps (of 12 heads: 1/12); of a difference, `low` is -1.
+
+    `mean_interval` joined with Student's for one more input a step above and one a step below: where inputs all agree, or
+    nearly, they show too little of how they vary. It covers where things happen one by one; where those of an input go
+    together, the step is all of them.
+
+    >>> str(share_interval([0.0] * 8, 1 / 12)), str(share_interval([0.0] * 7 + [1 / 12], 1 / 12))
+    ('0 [0, 0.0281] (n = 8)', '0.0104 [0, 0.0416] (n = 8)')
+    """
+    found = mean_interval(shares).within(low, 1.0, step)
+    if not found.known:
+        return found
+    x = np.append(np.asarray(shares, dtype=float).ravel(), [found.value - step, found.value + step])
+    padded = student_interval(x).within(low, 1.0)
+    return Interval(found.value, min(found.low, padded.low), max(found.high, padded.high), found.n)
 
 
 def share_change(changes: npt.ArrayLike) -> Interval:

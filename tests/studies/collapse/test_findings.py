@@ -66,6 +66,14 @@ def test_alike_tokens_need_their_control(vit):
     assert alone.verdict == "cannot tell" and "control missing" in alone.judgement.why
 
 
+def test_the_layers_of_an_input_go_together(vit):
+    """Eight inputs without such a layer: a ninth may be alike in all of them, as that of one repeated token is."""
+    apart = np.zeros_like(vit.similarity)
+    apart[..., 100] = 10
+    found = by_claim(replace(vit, similarity=apart))["collapse.population"]
+    assert found.verdict == "does not hold" and 0.3 < found.judgement.statistic.high < 0.4
+
+
 def test_an_inserted_hidden_state_decides_nothing_about_trained_ones(vit):
     """The claims are about networks trained with a hidden state."""
     for claim in ("collapse.entropy", "collapse.removed"):

@@ -104,6 +104,16 @@ def test_three_inputs_decide_when_asked_for_and_not_by_agreeing():
     assert verdict(found, "pointwise") == "cannot tell"  # no head passes on any of the three, which may be chance
 
 
+def test_a_share_is_counted_in_heads_that_are_not_uniform():
+    """Where all inputs agree: of three such heads one is a third, of ten a tenth."""
+    ends = []
+    for n_varied in (10, 3):
+        flatness = np.where(np.arange(N_HEAD) < n_varied, 1.0, 0.0)
+        found = next(f for f in result(columns={"mean_kl": flatness}).findings() if f.claim == "softmax.pointwise")
+        ends.append(found.judgement.statistic.high)
+    assert ends[1] / ends[0] == pytest.approx(10 / 3)
+
+
 def test_one_input_has_no_verdict_and_no_interval():
     found = result(1, 1)
     assert {f.verdict for f in found.findings() if f.claim} == {"cannot tell"}

@@ -12,7 +12,7 @@ import pandas as pd
 
 from headscape.collapse.bounds import CONDITION
 from headscape.collapse.similarity import ALIKE
-from headscape.intervals import Interval, exactly, geometric_interval, mean_interval
+from headscape.intervals import Interval, exactly, geometric_interval, mean_interval, share_interval
 from headscape.results import Finding
 from headscape.studies.collapse.result import CollapseResult, entropy_column, four_of
 from headscape.studies.work.sentences import on_claim
@@ -81,12 +81,12 @@ def _population(r: CollapseResult) -> Finding:
         for name in ("standard", "random")
         if name in r.variants
     }
-    own = mean_interval(peaks["standard"]).within(0, 1, step=1 / r.n_layers)
+    own = share_interval(peaks["standard"], step=1.0)  # the layers of an input go together
     verdict = _judge(r, own, above=0.5, control="half of the layers")
     if verdict.verdict == "holds":
         verdict = cannot_tell("control missing: random weights", verdict.statistic)
         if "random" in peaks:
-            more = mean_interval(peaks["standard"] - peaks["random"]).within(-1, 1, step=1 / r.n_layers)
+            more = share_interval(peaks["standard"] - peaks["random"], step=1.0, low=-1.0)
             verdict = _judge(r, more, above=0.0, control="random weights")
     shares = {name: float(np.mean([s.share for s in r.alike(name)[1:]])) for name in r.variants}
     unlike = ""

@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
-from headscape.intervals import Interval, exactly, jackknife, mean_interval, median_interval
+from headscape.intervals import Interval, exactly, jackknife, mean_interval, median_interval, share_interval
 from headscape.results import Finding
 from headscape.statistics.gaussian import SAMPLES_PER_DIMENSION
 from headscape.statistics.thesis import THESIS
@@ -255,7 +255,8 @@ def _next(r: GaussianResult) -> list[Finding]:
     for source, who in (("model", "the model's own probabilities"), ("1-gram", "a 1-gram table of the other inputs")):
         facts = r.arrays.get(f"next/{source}/facts")
         if facts is not None:
-            mass, dominated, hit = (mean_interval(column).within(0, 1, 1 / r.n_token) for column in facts.T[:3])
+            mass = mean_interval(facts[:, 0]).within(0, 1)
+            dominated, hit = (share_interval(column, step=1 / r.n_token) for column in facts.T[1:3])
             directions, _, trace = (mean_interval(column) for column in facts.T[3:])
             rest = f"""
                 {who} the 5 likeliest next tokens hold {mass} of the probability, over 9 tenths at {dominated} of the

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-from headscape.intervals import Interval, another, exactly, jackknife, mean_interval
+from headscape.intervals import Interval, another, exactly, jackknife, mean_interval, share_interval
 from headscape.papers import claim
 from headscape.results import Finding
 from headscape.studies.softmax.head import COLUMNS
@@ -58,9 +58,9 @@ def _share(r: SoftmaxResult, id: str, passing: BoolArray, what: str) -> tuple[st
     """For which share of heads `what` is so (n_input, n_head), not counting uniform ones; and whether that is nearly all."""
     varied = r.column("mean_kl") > UNIFORM
     count = np.where(varied.any(axis=1), varied.sum(axis=1), np.nan)
-    share = mean_interval((passing & varied).sum(axis=1) / count).within(0, 1, step=1 / r.n_heads)
     if not varied.any():
         return "every head is nearly uniform", cannot_tell("no head can fail: all are nearly uniform")
+    share = share_interval((passing & varied).sum(axis=1) / count, step=1 / np.nanmin(count))
     verdict = _decided(r, id, judge(share, above=NEARLY_ALL, control="nearly all heads"))
     return f"{what} for a share of {share} of the heads that are not nearly uniform", verdict
 
