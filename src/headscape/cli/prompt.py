@@ -9,10 +9,13 @@ import typer
 
 from headscape.cli import options as o
 from headscape.cli.records import Choosing, command
-from headscape.cli.shared import finish, numbers, sayer
+from headscape.cli.shared import finish, numbers
 
 
-@command(epilog="Example: `headscape prompt smollm2-135m --shots 3 --word Ant`")
+@command(
+    epilog="Examples: `headscape prompt smollm2-135m --shots 3 --word Ant`, "
+    "`headscape prompt smollm2-135m --word Ant --sweep 0,1,3,5,8`"
+)
 def prompt(
     model: o.Model,
     word: Annotated[str, typer.Option(help="The word to write a clue for; its maps are drawn.")] = "Ant",
@@ -25,7 +28,11 @@ def prompt(
         str, typer.Option(help="Factors on the spectra of W_q and W_k, comma-separated.")
     ] = "0.5,0.707,1.414,2",
     sweep: Annotated[
-        str, typer.Option(help="Also ask after these numbers of examples, comma-separated: 0,1,3,5,8.")
+        str,
+        typer.Option(
+            help="Also ask for each of the words after these numbers of examples, in rising order: 0,1,3,5,8. "
+            "Do clues get better?"
+        ),
     ] = "",
     chat: Annotated[bool, typer.Option("--chat", help="Put the prompt into the model's chat template.")] = False,
     control: o.Control = True,
@@ -51,5 +58,7 @@ def prompt(
     with asked.working("prompts") as how:
         loaded = asked.load(model)
         result = run_prompt(loaded, path, control=control, random_state=asked.seed, **options, **how)
-    finish(result, asked.as_json, at=path, run=str(path), prompt=result.text, clues=dict(result.clues))
-    sayer(asked.quiet or asked.as_json)(f"{path}: `headscape report {path}` shows the maps")
+    facts: dict[str, Any] = {"run": str(path), "prompt": result.text, "clues": dict(result.clues)}
+    more = "do more examples help? the same command with --sweep 0,1,3,5,8"
+    then = f"do its weights look random? headscape spectra {model}" if counts else more
+    finish(result, asked.as_json, at=path, then=then, **facts)

@@ -1,16 +1,19 @@
 """Clues after other numbers of examples: what is asked, and losses beside those of the network itself."""
 
+import dataclasses
+
 import numpy as np
 import pytest
 import torch
 
 import headscape as hs
 from headscape.attention.mean_maps import mean_maps
+from headscape.intervals import mean_interval
 from headscape.statistics.maps import row_entropy
 from headscape.studies.prompt.maps import MEASURES, measure_map
 from headscape.studies.prompt.study import prompt, request
 from headscape.studies.prompt.sweep import ARMS, ask
-from headscape.studies.prompt.text import plain_text, read_table
+from headscape.studies.prompt.text import choose_shots, plain_text, read_table
 from headscape.studies.prompt.versions import encode
 from writers import tiny
 
@@ -20,7 +23,7 @@ ENTRIES, TARGETS = request("Ant", 2, prompts=2)
 
 @pytest.fixture(scope="module")
 def asked():
-    return ask(ENTRIES, TARGETS, SHOTS, plain_text, 0)
+    return ask(ENTRIES, TARGETS, 2, SHOTS, plain_text, 0)
 
 
 @pytest.fixture(scope="module")
@@ -44,6 +47,25 @@ def test_more_examples_stand_in_front_and_exchanged_ones_keep_words_and_clues(as
         assert not any(clue[word] == other for word, other in zip(words, clues, strict=True))
         assert parts(asked[1][2][i], "clue") != parts(one, "clue")  # one example is exchanged too
         assert all(parts(part[i], "answer") == [target.clue] for part in asked[3][1:])
+
+
+@pytest.mark.parametrize("shots", [0, 1, 3, 5, 9])
+def test_after_as_many_examples_as_the_prompt_has_stand_the_same_ones(shots):
+    """'After 3' in the table of the sweep is the prompt whose maps are drawn, and every step adds to the one before."""
+    counts = (0, 1, 3, 5, 21)
+    found = ask(ENTRIES, TARGETS, shots, counts, plain_text, 4)
+    for i, target in enumerate(TARGETS):
+        own = [entry.word for entry in choose_shots(ENTRIES, target, shots, 4)]
+        words = {k: parts(found[k][0][i], "word") for k in counts}
+        for k in counts:
+            nearest = min(k, shots)
+            assert words[k][k - nearest :] == own[shots - nearest :] and words[21][21 - k :] == words[k]
+        assert len(set(words[21])) == 21 and target.word not in words[21]
+
+
+def test_losses_are_never_below_zero(swept):
+    few = dataclasses.replace(swept, losses=np.array([[[7.0, 2.0]] * 3] * 3))
+    assert mean_interval([7.0, 2.0]).low < 0 and all(one.low == 0 for one in few.loss("examples"))
 
 
 def slow_loss(model, text, answer):

@@ -111,7 +111,7 @@ def prompt(
         Put the prompt into the model's chat template.
     sweep
         Numbers of examples, such as (0, 1, 3, 5, 8): clues for the same words are also written after each of them, with
-        the examples' clues in place and exchanged.
+        the examples' clues in place and exchanged. After `shots` of them stand the same examples as in the prompt.
     how
         jobs (versions of the model at a time), threads, engine, resume, progress, say: see
         `headscape.studies.work.how.How`.
@@ -135,7 +135,7 @@ def prompt(
     write = partial(chat_text, model.tokenizer) if chat else plain_text
     texts = [write(target, choose_shots(entries, target, shots, random_state)) for target in targets]
     before = "" if chat else " "
-    asked = ask(entries, targets, sweep, write, random_state, before) if sweep else {}
+    asked = ask(entries, targets, shots, sweep, write, random_state, before) if sweep else {}
     for text in [*texts, *(asked[sweep[-1]][0] if sweep else [])]:
         encode(model, text, LONGEST)  # one that is too long is refused now
     if control is True:

@@ -53,7 +53,7 @@ class Sweep:
     def loss(self, arm: str) -> list[Interval]:
         """Mean over words after each number of examples; empty where the arm was not measured."""
         values = self.losses[ARMS.index(arm)]
-        return [] if np.isnan(values).all() else [mean_interval(row) for row in values]
+        return [] if np.isnan(values).all() else [mean_interval(row).within(0, np.inf) for row in values]
 
     def change(self, arm: str) -> Array:
         """Loss after most examples less that after fewest, at least one, by word."""
@@ -99,6 +99,7 @@ def check_sweep(sweep: Sequence[int], entries: Sequence[Entry], target: Entry) -
 def ask(
     entries: Sequence[Entry],
     targets: Sequence[Entry],
+    shots: int,
     sweep: Sequence[int],
     write: Callable[[Entry, Sequence[Entry]], Text],
     seed: int,
@@ -106,11 +107,15 @@ def ask(
 ) -> dict[int, tuple[list[Text], list[Text], list[Text]]]:
     """Prompts by number of examples: plain, with the table's clue, and that with clues exchanged.
 
-    More examples are put in front of those already there, so that the nearest stay the same.
+    More examples are put in front of those already there, so that the nearest stay the same; after `shots` of them stand
+    those of the study's own prompt.
     """
     found: dict[int, tuple[list[Text], list[Text], list[Text]]] = {k: ([], [], []) for k in sweep}
     for target in targets:
-        shown = choose_shots(entries, target, sweep[-1], seed)
+        own = choose_shots(entries, target, shots, seed)
+        others = [one for one in entries if not any(one is other for other in own)]
+        shown = [*choose_shots(others, target, max(sweep[-1] - shots, 0), seed), *own]
+        shown = shown[len(shown) - sweep[-1] :]
         wrong = [one._replace(clue=other.clue) for one, other in zip(shown, [*shown[1:], *shown[:1]], strict=True)]
         for k, (texts, solved, exchanged) in found.items():
             texts.append(write(target, shown[len(shown) - k :]))
@@ -150,11 +155,11 @@ def measure_asked(path: Path, given: Model | Named, asked: Asked) -> None:
 def sweep_of(
     models: Mapping[str, Model],
     asked: Mapping[int, tuple[list[Text], list[Text], list[Text]]],
-    unit: Callable[[str, int], Path],
+    unit: Callable[..., Path],
     work: Work,
 ) -> Sweep:
     """Ask the model, and random weights beside it ("control"), after every number of examples."""
-    paths = {(name, k): unit(name, k) for name in models for k in asked}
+    paths = {(name, k): unit(name, k, [text.text for text in asked[k][2]]) for name in models for k in asked}
     given, work = models_for(work, models)
     units = {
         f"{name}, {k} examples": (path, given[name], Asked(*asked[k], work.threads, name == "model"))
