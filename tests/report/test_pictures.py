@@ -37,6 +37,13 @@ def test_points_are_smaller_where_there_are_200_or_more(n, size):
     assert picture_of(spec, None)["traces"][0]["marker"]["size"] == size
 
 
+def test_bars_with_a_pattern_have_a_ground_and_an_edge():
+    data = {"names": ["x", "x"], "values": [1.0, 2.0], "group": ["a", "b"]}
+    drawn = picture_of(FigureSpec(id="b", title="B", kind="bars", data=data, read="Look."), None)["traces"]
+    assert all(t["marker"]["pattern"]["bgcolor"] == t["marker"]["color"] + "/0.25" for t in drawn)
+    assert all(t["marker"]["line"]["color"] == t["marker"]["color"] for t in drawn)
+
+
 def test_half_violins_at_the_ends_are_not_cut():
     groups = [{"name": f"L{k}", "values": [0.0, 1.0], "side": side} for k in range(3) for side in ("left", "right")]
     drawn = picture_of(FigureSpec(id="v", title="V", kind="violins", data={"groups": groups}, read="Look."), None)

@@ -84,7 +84,9 @@ def _bars(spec: FigureSpec) -> Plot:
     bars = error_bars(spec, values)
     traces: list[Trace] = []
     for i, (name, here) in enumerate(grouped(spec, len(values))):
-        looks = {"color": f"@c{i % N_COLOURS}", "pattern": {"shape": ("", "/", ".", "x")[i % 4]}}
+        colour = f"@c{i % N_COLOURS}"
+        pattern = {"shape": ("", "/", ".", "x")[i % 4], "fgcolor": colour, "bgcolor": colour + "/0.25"}
+        looks = {"color": colour, "line": {"color": colour, "width": 1}, "pattern": pattern}  # a pattern alone has no edge
         trace: Trace = {"type": "bar", "x": [names[j] for j in here], "y": values[here], "name": plotly_text(name)}
         trace |= {"marker": looks, "hovertemplate": "%{x}: %{y:.4g}<extra></extra>"}
         if bars is not None:
@@ -114,7 +116,7 @@ def _heatmap(spec: FigureSpec) -> Plot:
         if names is not None or side.coarse:
             at = ticks(len(side.bounds) - 1, 24)
             first = [side.bounds[j] for j in at]
-            words = [str(j) if names is None else plotly_text(names[j], 20) for j in first]
+            words = [str(j) if names is None else plotly_text(names[j], 24) for j in first]
             layout[axis] |= {"tickmode": "array", "tickvals": at, "ticktext": words}
         layout[axis]["automargin"] = True
     layout["yaxis"]["autorange"] = "reversed"
@@ -151,6 +153,7 @@ def _violins(spec: FigureSpec) -> Plot:
     if len(drawn) == len(names) <= FEW_VIOLINS:
         words = [f"{word}<br>{_three(shape)}" for word, shape in zip(words, drawn, strict=True)]
     ticks_ = {"tickmode": "array", "tickvals": list(range(len(names))), "ticktext": words}
+    ticks_["ticklabeloverflow"] = "allow"  # or the last name, turned to fit, is left out
     axis = {"xaxis": layout_of(spec)["xaxis"] | ticks_ | {"range": [-0.55, len(names) - 0.45], "automargin": True}}
     legend = {"y": 1.02, "yanchor": "bottom"}  # above the violins, and below the buttons
     return traces, {"showlegend": True, "hovermode": "closest", "legend": legend, "margin": {"t": 60}, **axis}
