@@ -19,7 +19,7 @@ from matplotlib.ticker import MaxNLocator
 
 from headscape.errors import InputError
 from headscape.report.gather import LINKED, Section
-from headscape.report.marks import FEW_VIOLINS, counted, dash_of, error_bars, grouped, limits, shapes, ticks
+from headscape.report.marks import FEW_VIOLINS, counted, dash_of, error_bars, grouped, limits, printed, shapes, ticks
 from headscape.report.palette import CIVIDIS, LIGHT, PAPER_MARKERS, PURPLE_ORANGE
 from headscape.report.text import visible
 from headscape.results import FigureSpec
@@ -184,10 +184,7 @@ def _violins(spec: FigureSpec) -> Figure:
     shown_names = [words(name, 24) for name in names]
     if len(drawn) == len(names) <= FEW_VIOLINS:
         many = len(names) > 3  # what they print side by side must fit
-        shown_names = [
-            "\n".join([name, *(f"{k} {v:.{2 if many else 3}g}" for k, v in shape.statistics.items())])
-            for name, shape in zip(shown_names, drawn, strict=True)
-        ]
+        shown_names = ["\n".join([name, *printed(drawn, i, 2 if many else 3)]) for i, name in enumerate(shown_names)]
         ax.set_xticks(range(len(names)), shown_names, fontsize=5 if many else 6)
     else:
         _name_columns(ax, shown_names)

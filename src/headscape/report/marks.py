@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -18,9 +18,11 @@ __all__ = [
     "counted",
     "dash_of",
     "error_bars",
+    "few_decades",
     "grouped",
     "limits",
     "numbers",
+    "printed",
     "shapes",
     "side_of",
     "ticks",
@@ -32,6 +34,7 @@ FEW_VIOLINS = 6
 """Violins up to which mode, median and mean are printed as well."""
 FEW_STEPS = 12
 """Whole numbers up to which an axis names each of them."""
+KEYS = {"x": ("x",), "y": ("y", "low", "high")}
 DASHES = ("solid", "dash", "dot", "dashdot")
 FloatArray = npt.NDArray[np.float64]
 
@@ -55,6 +58,15 @@ def counted(spec: FigureSpec) -> bool:
     """Whether lines go over a few whole numbers (layers, iterations): between them an axis has nothing to say."""
     x = np.concatenate([[], *(numbers(line["x"], spec, "x") for line in spec.data["series"])])
     return not spec.log_x and len(x) > 0 and bool(np.array_equal(x, np.round(x)) and np.ptp(x) <= FEW_STEPS)
+
+
+def few_decades(spec: FigureSpec, axis: str) -> bool:
+    """Whether lines or points span one to three decades along an axis: fewer need all digits, and more none."""
+    parts = [line[key] for line in spec.data.get("series", ()) for key in KEYS[axis] if line.get(key) is not None]
+    parts += [spec.data[axis]] if axis in spec.data else []
+    known = np.concatenate([[], *(numbers(part, spec, axis) for part in parts)])
+    known = known[np.isfinite(known) & (known > 0)]
+    return len(known) > 0 and 10 <= known.max() / known.min() <= 1000
 
 
 def error_bars(spec: FigureSpec, values: FloatArray) -> tuple[FloatArray, FloatArray] | None:
@@ -116,6 +128,16 @@ def shapes(spec: FigureSpec) -> list[Shape]:
         height = np.repeat(edges, 2)[1:-1]
         found.append(Shape(names.index(str(group["name"])), side_of(group), group, width, height, statistics))
     return found
+
+
+def printed(drawn: Sequence[Shape], i: int, fewest: int = 3) -> list[str]:
+    """Mode, median and mean of a violin, in as many digits as tell apart what the figure does."""
+    every = np.concatenate([[], *(shape.height for shape in drawn if shape.statistics)])
+    reach = float(np.ptp(every)) if len(every) else 0.0
+    digits = fewest
+    if reach > 0:
+        digits = max(fewest, math.floor(math.log10(float(np.abs(every).max()))) - math.floor(math.log10(reach)) + 2)
+    return [f"{name} {value:.{digits}g}" for name, value in drawn[i].statistics.items()]
 
 
 def side_of(group: Mapping[str, Any]) -> str:

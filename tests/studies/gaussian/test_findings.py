@@ -165,6 +165,18 @@ def test_what_is_below_rounding_has_no_interval(result):
     assert lines["no skip"]["y"][-1] == lines["numerical precision"]["y"][-1] == 256 * 2**-52
 
 
+def test_bands_of_cosines_and_spreads_stay_where_these_can_be(result):
+    """Inputs of which one is far less alike than the rest: the interval for skewed ones ends beyond 1."""
+    arrays = dict(result.arrays)
+    wide = arrays["depth/no skip"].copy()
+    wide[:, -1] = np.r_[np.full(len(wide) - 1, 0.99), 0.05][:, None]
+    figures = {f.id: f for f in changed(result, arrays=arrays | {"depth/no skip": wide}).figures()}
+    for figure, least in (("mixture", -1.0), ("mixture-spread", 0.0)):
+        banded = [line for line in figures[figure].data["series"] if "high" in line]
+        assert "no skip" in {line["name"] for line in banded}
+        assert all((line["low"] >= least).all() and (line["high"] <= 1).all() for line in banded)
+
+
 def test_one_input_that_mixes_slower_than_the_rest_does_not_hide_them(result):
     """Spreads over many orders of magnitude have no mean to speak of, but a median."""
     arrays = dict(result.arrays)

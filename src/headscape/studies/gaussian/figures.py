@@ -197,12 +197,8 @@ def _depth(r: GaussianResult, part: int) -> FigureSpec:
         dash = "dot" if name.startswith("random") else "dash" if "no skip" in name else None
         values, floor = spread[:, :, part], float(r.arrays[f"floor/{name}"][0])
         shown = values if part else np.maximum(values, floor)
-        series.append(line(name, np.arange(values.shape[1]), [mean_interval(column) for column in shown.T], dash))
-        if part:
-            continue
-        for end in ("low", "high"):
-            if end in series[-1]:
-                series[-1][end] = np.maximum(series[-1][end], floor)
+        spans = [mean_interval(column).within(-1.0 if part else floor, 1.0) for column in shown.T]
+        series.append(line(name, np.arange(values.shape[1]), spans, dash))
     x = series[0]["x"]
     what, floor = "Cosine of two tokens" if part else "Spread of tokens", float(r.arrays["floor/no skip"][0])
     series += [] if part else [level("tokens count as alike", x, MIXED), level("numerical precision", x, floor)]
