@@ -17,8 +17,8 @@ __all__ = [
     "N_COLOURS",
     "counted",
     "dash_of",
+    "decades",
     "error_bars",
-    "few_decades",
     "grouped",
     "limits",
     "numbers",
@@ -26,6 +26,7 @@ __all__ = [
     "shapes",
     "side_of",
     "ticks",
+    "whole",
 ]
 
 N_COLOURS = len(LIGHT)
@@ -54,19 +55,29 @@ def grouped(spec: FigureSpec, n: int) -> list[tuple[str, npt.NDArray[np.intp]]]:
     return [(name, np.flatnonzero(of_item == name)) for name in dict.fromkeys(of_item.tolist())]
 
 
+def whole(spec: FigureSpec) -> bool:
+    """Whether lines go over whole numbers (layers, ranks): between them an axis has nothing to say."""
+    x = _along(spec, "x")
+    return not spec.log_x and len(x) > 0 and bool(np.array_equal(x, np.round(x)))
+
+
 def counted(spec: FigureSpec) -> bool:
-    """Whether lines go over a few whole numbers (layers, iterations): between them an axis has nothing to say."""
-    x = np.concatenate([[], *(numbers(line["x"], spec, "x") for line in spec.data["series"])])
-    return not spec.log_x and len(x) > 0 and bool(np.array_equal(x, np.round(x)) and np.ptp(x) <= FEW_STEPS)
+    """Whether they are so few that an axis names each of them."""
+    return whole(spec) and bool(np.ptp(_along(spec, "x")) <= FEW_STEPS)
 
 
-def few_decades(spec: FigureSpec, axis: str) -> bool:
-    """Whether lines or points span one to three decades along an axis: fewer need all digits, and more none."""
+def decades(spec: FigureSpec, axis: str) -> float:
+    """How many decades lines or points span along an axis."""
+    known = _along(spec, axis)
+    known = known[np.isfinite(known) & (known > 0)]
+    return float(np.log10(known.max() / known.min())) if len(known) else 0.0
+
+
+def _along(spec: FigureSpec, axis: str) -> FloatArray:
+    """All numbers that lines or points have along an axis."""
     parts = [line[key] for line in spec.data.get("series", ()) for key in KEYS[axis] if line.get(key) is not None]
     parts += [spec.data[axis]] if axis in spec.data else []
-    known = np.concatenate([[], *(numbers(part, spec, axis) for part in parts)])
-    known = known[np.isfinite(known) & (known > 0)]
-    return len(known) > 0 and 10 <= known.max() / known.min() <= 1000
+    return np.concatenate([[], *(numbers(part, spec, axis) for part in parts)])
 
 
 def error_bars(spec: FigureSpec, values: FloatArray) -> tuple[FloatArray, FloatArray] | None:
