@@ -51,7 +51,9 @@ class Kinds:
     ] = "standard,hidden,skip,both,longer"
     alpha: Annotated[str, typer.Option(help="a of the scaled skip; several make a grid: 0.3,0.5.")] = "0.5"
     alpha_hidden: Annotated[str, typer.Option(help="a' of the hidden state; several make a grid.")] = "0.5"
-    init: Annotated[str, typer.Option(help="Start of the hidden state: zero, first, debias.")] = "zero"
+    init: Annotated[
+        str, typer.Option(help="How the hidden state starts: zero, first (as the first layer's scores), debias.")
+    ] = "zero"
 
     @property
     def options(self) -> dict[str, Any]:

@@ -52,7 +52,7 @@ def grouped(spec: FigureSpec, n: int) -> list[tuple[str, npt.NDArray[np.intp]]]:
 
 
 def counted(spec: FigureSpec) -> bool:
-    """Whether lines go over a few whole numbers (layers, iterations): between them an axis has nothing to say."""
+    """Whether lines go over a few whole numbers (layers, iterations): ticks between them mean nothing."""
     x = np.concatenate([[], *(numbers(line["x"], spec, "x") for line in spec.data["series"])])
     return not spec.log_x and len(x) > 0 and bool(np.array_equal(x, np.round(x)) and np.ptp(x) <= FEW_STEPS)
 

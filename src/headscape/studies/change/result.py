@@ -55,7 +55,7 @@ class ChangeResult(Result):
         return self.heads.sort_values("change", ascending=False, kind="stable", ignore_index=True)
 
     def summary(self) -> list[tuple[str, pd.DataFrame]]:
-        """The five heads that changed most."""
+        """The five heads that changed most, as a table."""
         return [("Heads whose attention changed most between the prompts", self.ranked().head(5))]
 
     def headline(self) -> str:
