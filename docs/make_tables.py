@@ -390,7 +390,7 @@ def cost(file: str, words: str) -> str:
     """What it costs to remove heads, METHOD SHARE ABILITY of a result of scripts/prune_rivals.py: in percent."""
     page = runpy.run_path(str(DOCS.parent / "scripts" / "prune_page.py"))
     found = json.loads((DOCS / "results" / f"{file}.json").read_text(encoding="utf-8"))
-    interval = page["cost"](found, *words.split())
+    interval = page["cost"](found, *words.rsplit(maxsplit=2))
     return f"{page['shown'](interval).removeprefix('+')} (n = {interval.n})"
 
 
