@@ -419,7 +419,11 @@ MAKERS = {
 
 def main(names: Sequence[str] = ()) -> None:
     """Write every table of every page, or of the pages named."""
-    pages = [DOCS.parent / "README.md", *sorted([*DOCS.glob("*.md"), *DOCS.glob("theory/*.md")])]
+    pages = [
+        DOCS.parent / "README.md",
+        DOCS.parent / "CHANGELOG.md",
+        *sorted([*DOCS.glob("*.md"), *DOCS.glob("theory/*.md")]),
+    ]
     for page in [DOCS / f"{name}.md" for name in names] or pages:
         text = page.read_text(encoding="utf-8")
         made = INLINE.sub(inline, MADE.sub(block, text))

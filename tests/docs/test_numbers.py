@@ -9,7 +9,7 @@ import pytest
 
 CLONE = Path(__file__).parents[2]
 DOCS = CLONE / "docs"
-PAGES = [CLONE / "README.md", *sorted(DOCS.glob("*.md")), *sorted(DOCS.glob("theory/*.md"))]
+PAGES = [CLONE / "README.md", CLONE / "CHANGELOG.md", *sorted(DOCS.glob("*.md")), *sorted(DOCS.glob("theory/*.md"))]
 
 ANYWHERE = {"95 %", "0.1", "0.2", "3.11"}
 """The level of all intervals, and versions."""
