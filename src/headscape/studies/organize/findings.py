@@ -119,8 +119,8 @@ def _random_weights(r: OrganizeResult) -> list[Finding]:
     if random.n < FEWEST_DRAWS:
         verdict = cannot_tell(f"{random.n} draws of random weights do not say what another would give", r.effect)
     rest = f"""
-        . Organizing concentrates the energy of the trained network {r.effect} times as much as its null, that
-        of random weights on the same inputs {random.value:.3g} times ({random.n} draws).
+        . Organizing concentrates the energy of the trained network {r.effect} times as much as that of its shuffled
+        rows, and with random weights on the same inputs {random.value:.3g} times ({random.n} draws).
     """
     return [on_claim("organize.learnt", verdict, rest, "energy")]
 
