@@ -189,7 +189,7 @@ def share_interval(shares: npt.ArrayLike, step: float, low: float = 0.0) -> Inte
     together, the step is all of them.
 
     >>> str(share_interval([0.0] * 8, 1 / 12)), str(share_interval([0.0] * 7 + [1 / 12], 1 / 12))
-    ('0 [0, 0.0281] (n = 8)', '0.0104 [0, 0.0416] (n = 8)')
+    ('0 [0, 0.0281] (n = 8)', '0.0104 [0, 0.0441] (n = 8)')
     """
     found = mean_interval(shares).within(low, 1.0, step)
     if not found.known:
