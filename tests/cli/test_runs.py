@@ -97,6 +97,8 @@ def test_layers_are_a_short_list_of_numbers():
     assert _numbers("0,2,5-7") == [0, 2, 5, 6, 7] and _numbers(None) is None
     with pytest.raises(hs.InputError, match="names more than 10,000 layers"):
         _numbers("0-99999999999")
+    with pytest.raises(hs.InputError, match="'7-5' ends before it begins"):
+        _numbers("0,7-5")
 
 
 def test_help_has_an_example_for_every_command():

@@ -17,6 +17,7 @@ from headscape.report import write_report
 from headscape.report.greys import encode
 from headscape.report.headmaps import HeadMaps, _Drawer, draw_maps
 from headscape.report.orders import Orders
+from headscape.report.packing import pack
 
 
 @given(hnp.arrays(np.float32, (7, 5), elements=st.floats(0, 1, width=32)))
@@ -77,6 +78,19 @@ def test_coarse_maps_come_organized_too(tmp_path):
         shown = low + (high - low) * (picture[i, j] / 255) ** 2
         expected = 0 if np.isnan(block).all() else np.nanmean(block)
         assert np.sqrt(shown) == pytest.approx(np.sqrt(expected), abs=np.sqrt(high) / 255)
+
+
+@pytest.mark.parametrize("fits", [True, False])
+def test_coarse_maps_are_cut_along_the_tree_if_it_is_of_these_tokens(tmp_path, fits):
+    run = make_run(tmp_path / "run", attention(1, 1, 300, 1))
+    order = np.random.default_rng(1).permutation(300)
+    labels = np.empty((1, 300), dtype=int)
+    labels[0, order] = np.repeat(np.arange(150), np.tile([3, 1], 75))  # clusters of three tokens and of one in turn
+    trees = {f"{axis}_trees": [labels if fits else labels[:, :-1]] for axis in ("query", "key")}
+    orders = Orders({"decoder": {"query_orders": [order], "key_orders": [order]} | trees})
+    maps = draw_maps(open_capture(run), open_capture(run).heads(), orders)
+    bounds = np.append(0, np.cumsum(np.tile([3, 1], 75))) if fits else np.arange(0, 301, 2)
+    assert maps.facts["batches"][0]["blocks"]["decoder"]["key"]["organized"]["bounds"] == pack(bounds)
 
 
 def test_capture_without_attention_says_so(tmp_path):
