@@ -423,7 +423,7 @@ def cost(file: str, words: str) -> str:
     """What it costs to remove heads, METHOD SHARE ABILITY of a result of scripts/prune_rivals.py: in percent."""
     page = runpy.run_path(str(DOCS.parent / "scripts" / "prune_page.py"))
     found = json.loads((DOCS / "results" / f"{file}.json").read_text(encoding="utf-8"))
-    interval = page["cost"](found, *words.split())
+    interval = page["cost"](found, *words.rsplit(maxsplit=2))
     return f"{page['shown'](interval).removeprefix('+')} (n = {interval.n})"
 
 
@@ -453,7 +453,11 @@ MAKERS = {
 
 def main(names: Sequence[str] = ()) -> None:
     """Write every table of every page, or of the pages named."""
-    pages = [DOCS.parent / "README.md", *sorted([*DOCS.glob("*.md"), *DOCS.glob("theory/*.md")])]
+    pages = [
+        DOCS.parent / "README.md",
+        DOCS.parent / "CHANGELOG.md",
+        *sorted([*DOCS.glob("*.md"), *DOCS.glob("theory/*.md")]),
+    ]
     for page in [DOCS / f"{name}.md" for name in names] or pages:
         text = page.read_text(encoding="utf-8")
         made = INLINE.sub(inline, MADE.sub(block, text))

@@ -8,7 +8,7 @@ from pathlib import Path
 from headscape.errors import InputError
 from headscape.studies.organize import units
 
-organised = units.measure_batch
+organized = units.measure_batch
 
 
 def waits_to_be_killed(path, source, i, *rest):
@@ -21,13 +21,13 @@ def waits_to_be_killed(path, source, i, *rest):
         said.write_text(str(os.getpid()))
         said.rename(marker)
         time.sleep(600)
-    organised(path, source, i, *rest)
+    organized(path, source, i, *rest)
 
 
 def fails_on_batch_2(path, source, i, *rest):
     if i == 2:
         raise RuntimeError("the disk is on fire\nand so is the rest of this message")
-    organised(path, source, i, *rest)
+    organized(path, source, i, *rest)
 
 
 def is_mistaken(path, source, i, *rest):

@@ -31,9 +31,9 @@ def lazy(package: str, homes: Mapping[str, Sequence[str]]) -> tuple[Callable[[st
 
 
 def callable_package(package: str, home: str) -> None:
-    """Let a package be called as the public function of its name, which lives in `home`: `hs.report(RUN)`.
+    """Make a package callable as the public function of the same name, defined in `home`: `hs.report(RUN)`.
 
-    Python puts a package under its name into the one around it, where the function would be looked for.
+    Importing a subpackage sets its name on the parent package, which would hide the function.
     """
     name, module = package.rpartition(".")[2], sys.modules[package]
 

@@ -109,7 +109,7 @@ def _check_header(info: dict[str, Any], shape: Callable[[str], tuple[int, ...]])
         if info.get("pool") is not None:
             sizes.add(tuple(shape(f"{axis}_bounds/{block}")[0] - 1 for axis in ("query", "key")))
         if len(sizes) > 1 or not fits:
-            raise ValueError(f"the maps of {block} have different shapes, or others than their tokens")
+            raise ValueError(f"the maps of {block} differ in shape, or do not match their tokens")
 
 
 class Capture:
@@ -151,7 +151,7 @@ class Capture:
         facts: Mapping[str, Mapping[str, Any]] | None = None,
         lender: Callable[[], Any] = lambda: None,
     ) -> Capture:
-        """Batches held as arrays; `facts` are the sections of run.json, `lender` finds the model again."""
+        """Batches held as arrays; `facts` are the sections of run.json, `lender` returns the model."""
         made = cls([lambda batch=batch: batch for batch in batches])  # type: ignore[misc]
         made.facts, made._lender = facts or {}, lender
         return made
@@ -195,7 +195,7 @@ class Capture:
         """Raise an `InputError` unless a batch has the heads of the first one, and valid numbers in its maps."""
         again = "delete it and run the command that made the run again"
         if batch.info["layers"] != self.info["layers"] or batch.info["keep"] != self.info["keep"]:
-            raise InputError(f"{path} has other heads or arrays than the first batch; {again}")
+            raise InputError(f"{path} differs from the first batch in its heads or arrays; {again}")
         for name in batch.names:
             kind, _, where = name.partition("/")
             if kind in ("probs", "scores"):

@@ -25,7 +25,7 @@ R = TypeVar("R")
 
 
 def renamed(old: str, new: str) -> Callable[[Callable[P, R]], Callable[P, R]]:
-    """Let a function be called with the name that a parameter had before."""
+    """Accept the former name of a parameter, with a warning."""
 
     def follow(function: Callable[P, R]) -> Callable[P, R]:
         @wraps(function)

@@ -32,11 +32,11 @@ DECADES, ENOUGH = 2.0, 10
 """Spread of logarithms (sd) beyond which fewer inputs than `ENOUGH` have no interval: that of log-normal ones covers
 less than 90 % (docs/verdicts.md has the table)."""
 FAR = 1000.0
-"""Times the estimate that an end may lie from it and still be shown. Two inputs that differ by a factor of 3 have an end
-further away: it covers, and tells nobody anything."""
+"""An interval is not shown if an end lies further from the estimate than this many times the estimate. Two inputs that
+differ by a factor of 3 give such an interval: it covers, and says nothing."""
 UNANIMOUS = 6
-"""Inputs that must agree before that tells anything: fewer do so by chance more than 1 time in 20, where half of all
-inputs lie above their value."""
+"""How many inputs must agree before that is evidence: fewer agree by chance more than 1 time in 20 if half of all inputs
+lie above their value."""
 ALIKE = "all inputs agree, so no interval"
 """Inputs that agree to round-off show no spread: they have an interval only where it is known in which steps they are
 counted (`within`)."""
@@ -119,7 +119,7 @@ def exactly(value: float) -> Interval:
 
 
 def distinct(values: npt.ArrayLike) -> int:
-    """How many inputs there are in truth, from what was measured on each, or their names (first axis): the same twice is one.
+    """How many distinct inputs there are, judged by what was measured on each, or by name (first axis).
 
     >>> distinct([[0.1, 0.2], [0.3, 0.1], [0.1, 0.2]]), distinct(["a", "b", "a"])
     (2, 2)
@@ -171,7 +171,7 @@ def student_interval(values: npt.ArrayLike) -> Interval:
     """Mean of independent inputs with Student's interval alone.
 
     For quantities that may have either sign, such as the difference of two trained networks: that a few of them have
-    the same sign says nothing of skew, so the interval for log-normal inputs of `mean_interval` has no place.
+    the same sign says nothing about skew, so the interval for log-normal inputs of `mean_interval` has no place.
 
     >>> student_interval([1.0, 2.0, 3.0])
     Interval(value=2.0, low=-0.484..., high=4.484..., n=3, why='')
@@ -189,7 +189,7 @@ def share_interval(shares: npt.ArrayLike, step: float, low: float = 0.0) -> Inte
     together, the step is all of them.
 
     >>> str(share_interval([0.0] * 8, 1 / 12)), str(share_interval([0.0] * 7 + [1 / 12], 1 / 12))
-    ('0 [0, 0.0281] (n = 8)', '0.0104 [0, 0.0416] (n = 8)')
+    ('0 [0, 0.0281] (n = 8)', '0.0104 [0, 0.0441] (n = 8)')
     """
     found = mean_interval(shares).within(low, 1.0, step)
     if not found.known:
@@ -217,7 +217,7 @@ def share_change(changes: npt.ArrayLike) -> Interval:
 
 
 def another(values: npt.ArrayLike) -> Interval:
-    """Where one more input like these would lie, by Student: to compare a single draw with several.
+    """Student's prediction interval for one more input like these: to compare a single draw with several.
 
     >>> another([-1.0, 0.0, 1.0])
     Interval(value=0.0, low=-4.968..., high=4.968..., n=3, why='')
@@ -229,7 +229,7 @@ def another(values: npt.ArrayLike) -> Interval:
 
 
 def of_draws(value: float, draws: npt.ArrayLike, n: int) -> Interval:
-    """An estimate from n inputs with the middle 95 % of what resampled inputs give; none where a draw failed.
+    """An estimate from n inputs with the middle 95 % of its bootstrap draws; no interval where a draw failed.
 
     >>> str(of_draws(0.5, np.linspace(0, 1, 101), 8))
     '0.5 [0.025, 0.975] (n = 8)'

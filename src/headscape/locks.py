@@ -23,7 +23,7 @@ __all__ = ["HEARTBEAT_SECONDS", "Holder", "locked"]
 HEARTBEAT_SECONDS = 5.0
 """How often a holder touches its lock."""
 STALE_SECONDS = 60.0
-"""A lock of another machine that was not touched for this long has no holder any more."""
+"""A lock of another machine that was not touched for this long is taken to be abandoned."""
 
 
 @dataclass(frozen=True)

@@ -77,7 +77,7 @@ def save_record(record: Any, folder: Path, **facts: Any) -> None:
 
 
 def write_table(path: Path, frame: pd.DataFrame) -> None:
-    """Write a table as CSV, numbers to their last digit."""
+    """Write a table as CSV, numbers at full precision."""
     with replacing(path) as partial:
         frame.to_csv(partial, index=False)
 

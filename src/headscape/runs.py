@@ -87,7 +87,7 @@ def human_seconds(seconds: float) -> str:
 
 
 def without_places(facts: Mapping[str, Any]) -> dict[str, Any]:
-    """Facts that can be passed on: files and folders of this machine by their names alone.
+    """Facts that can be shared: files and folders of this machine by their names alone.
 
     >>> without_places({"source": "/home/me/models/gpt", "seed": 0})
     {'source': 'gpt', 'seed': 0}
@@ -215,7 +215,7 @@ class Run:
 
     @property
     def shown(self) -> dict[str, Any]:
-        """The content of run.json without paths of this machine: for pages and results that are passed on."""
+        """The content of run.json without paths of this machine: for pages and results that are shared."""
         model = {name: value for name, value in self.meta.get("model", {}).items() if name != "location"}
         if "source" in model:
             model["source"] = Path(str(model["source"])).name if self.meta["model"].get("location") else model["source"]

@@ -16,7 +16,7 @@ from typing import Any
 __all__ = ["Stopped", "end_workers", "stop_line", "stop_while_importing", "stoppable"]
 
 GRACE_SECONDS = 1.5
-"""What is left of the two seconds for Python to unwind; code that does not return by then is ended."""
+"""What is left of the two seconds for Python to unwind; then the process is killed."""
 AGAIN_SECONDS = 0.05
 """Seconds until a stop is raised again, after it was raised where Python ignores exceptions."""
 _SIGNALS = ("SIGINT", "SIGTERM", "SIGHUP")

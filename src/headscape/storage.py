@@ -88,7 +88,7 @@ def replacing(path: Path) -> Iterator[Path]:
         yield partial
         try:
             os.replace(partial, path)
-        except FileNotFoundError:  # taken away by another writer of the same file, which was done first
+        except FileNotFoundError:  # removed by another writer of the same file that finished first
             if not path.exists():
                 raise
         for left in path.parent.glob(f"{glob.escape(path.name)}.*{PARTIAL.lstrip('.')}"):

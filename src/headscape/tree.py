@@ -261,7 +261,7 @@ class PartitionTree:
         ends = np.pad(self._cuts, ((0, 0), (0, 1)), constant_values=True)
         new = ~(
             ends[level, start] & ends[level, stop]
-        )  # else both ends were ends already: the same folder one level up
+        )  # else both ends were ends already: the same folder as one level up
         index = np.where(new, np.cumsum(new), 0)
         # by level and position the folder that holds it: the last that was new, and indices rise with the level
         holder = np.maximum.accumulate(np.repeat(index, stop - start).reshape(-1, n), axis=0)

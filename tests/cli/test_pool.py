@@ -30,7 +30,7 @@ def test_an_estimate_writes_nothing(tmp_path, monkeypatch):
     done = run("capture", "vit-fmnist", "--estimate", "--batches", 4, "--json", "--quiet")
     assert done.exit_code == 0, done.output
     facts = json.loads(done.stdout)
-    assert facts["disk in all"] == 4 * facts["disk a batch"] == 4 * 36 * 50 * 50 * 2
+    assert facts["disk in total"] == 4 * facts["disk per batch"] == 4 * 36 * 50 * 50 * 2
     assert facts["seconds"] == pytest.approx(4 * facts["timed seconds"][0])
     shown = run("capture", "vit-fmnist", "--estimate", "--pool", 10)
     assert shown.exit_code == 0

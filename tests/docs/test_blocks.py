@@ -11,6 +11,7 @@ import shlex
 from itertools import takewhile
 from pathlib import Path
 
+import numpy as np
 import pytest
 import typer
 from markdown_it import MarkdownIt
@@ -134,8 +135,8 @@ def test_the_readme_is_short():
 
 
 STORIES = (
-    *("README", "capture", "claims", "collapse", "compare", "compress", "gaussian", "index", "organize", "prompt"),
-    *("prune", "report", "scale", "softmax", "spectra", "start"),
+    *("README", "capture", "claims", "collapse", "compare", "compress", "gaussian", "hopfield", "index", "organize"),
+    *("prompt", "prune", "report", "scale", "softmax", "spectra", "start"),
 )
 BEGUN = ("claims", "report", "scale", "spectra")  # their first command takes a run
 MODELS = {"smollm2-135m", "minilm-l6", "vit-fmnist", "gemma3-270m", "llama-7b/", "llama-70b/"}
@@ -148,6 +149,8 @@ SHORT = {
     "prune": ["--windows", "4"],
     "train": ["--steps", "20", "--layers", "2", "--heads", "2", "--dim", "8"],
 }
+CHEAP = ["--rates", "1e-3", "--finalists", "1", "--seeds", "1", "--batch", "8", "--evaluations", "1"]
+"""For the page of hopfield, whose commands take a graphics card many hours; of an image 5 tokens in place of 197."""
 
 
 @pytest.fixture(scope="module")
@@ -190,6 +193,9 @@ def test_commands_run_on_a_tiny_network(page, network, tmp_path, monkeypatch):
     if page.stem in ("claims", "collapse"):
         arms = ["--arms", "standard,both", "--rates", "1e-3", "--seeds", "1"]
         invoked("train", "gpt", "--text", "books", *SHORT["train"], *arms, "--out", "runs/train-gpt")
+    if page.stem == "hopfield":
+        images = np.random.default_rng(0).integers(0, 256, (400, 32, 32, 3)).astype(np.uint8)
+        np.savez("cifar.npz", images=images, labels=np.arange(400) % 10)
     found = [words for words in commands(page) if not ELSEWHERE_TOO & set(words)]
     assert found
     for words in found:
@@ -197,4 +203,7 @@ def test_commands_run_on_a_tiny_network(page, network, tmp_path, monkeypatch):
         short = ["--seeds", "1"] if "--table1" in words else [] if "--step" in words else short
         known = dict.fromkeys(MODELS, str(network[0])) | {"2000": "20", "8": "2"}
         known |= {"gemma3-270m": str(network[1]), "runs/gemma3-270m-claims": "runs/book"}
+        known |= {"cuda": "cpu", "wikitext": "books"}
+        if page.stem == "hopfield" and words[0] == "train":
+            short = [*short, *CHEAP, *(["--patch", "112"] if "--images" in words else ["--tokens", "32"])]
         invoked(*[known.get(word, word) for word in words if word != "--open"], *short)

@@ -81,7 +81,7 @@ def test_every_theory_page_has_formula_picture_correction_and_references():
 
 def test_no_interval_on_a_page_is_typed_by_hand():
     """What was measured comes from a result file; sentences say what it means."""
-    made = re.compile(r"<!-- (?:made|tables|from): .*?<!-- end.*?-->|```.*?```", re.DOTALL)
+    made = re.compile(r"<!-- (?:made|tables|from|cost): .*?<!-- end.*?-->|```.*?```", re.DOTALL)
     interval = re.compile(r"[+-]?[\d.]+ \[[+-]?[\d.e-]+, [+-]?[\d.e-]+\]")
     typed = {
         page.relative_to(DOCS).as_posix(): found

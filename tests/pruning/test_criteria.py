@@ -28,11 +28,11 @@ def planted_network():
     return hs.wrap_module(network, tokenizer=Letters())
 
 
-def evidence(model, organised=None):
+def evidence(model, organized=None):
     heads = [head for site in model.sites for head in site.heads]
     samples, _ = samples_of(model, TEXT, 12)
-    frame = None if organised is None else organised.to_frame()
-    return Evidence(heads, frame, None if organised is None else organised.distances, model, samples)
+    frame = None if organized is None else organized.to_frame()
+    return Evidence(heads, frame, None if organized is None else organized.distances, model, samples)
 
 
 @pytest.fixture(scope="module")

@@ -3,6 +3,7 @@
 Also tests report.drawing_heads, report.palette.
 """
 
+import io
 import itertools
 
 import numpy as np
@@ -85,6 +86,39 @@ def test_the_name_of_an_axis_is_whole_also_above_long_names_of_bars():
     assert box.y0 >= 0 and box.y1 <= drawn.bbox.y1 and drawn.axes[0].get_ylabel().replace("\n", " ") == label
     spec = FigureSpec(id="f", title="F", kind="bars", data=data, read="Look.", y_label=label)
     assert layout_of(spec)["yaxis"]["title"]["text"] == "change, of the final hidden<br>state (relative)"
+
+
+@pytest.mark.parametrize("n", [5, 13, 16, 20])
+def test_ranks_have_whole_numbers_on_the_axis(n):
+    with style():
+        drawn = figure("lines", series=[{"name": "a", "x": np.arange(1, n + 1), "y": np.arange(n)}])
+        drawn.savefig(io.BytesIO(), format="png")
+    (ax,) = drawn.axes
+    assert all(float(at).is_integer() for at in ax.get_xticks())
+
+
+@pytest.mark.parametrize("top", [1.0, 3.5, 60.0])
+def test_numbers_of_a_short_log_axis_do_not_run_into_each_other(top):
+    lines = [{"name": f"line {k}", "x": [1, 2, 3], "y": [0.15, 0.2, top]} for k in range(7)]
+    spec = FigureSpec(id="f", title="F", kind="lines", data={"series": lines}, read="Look.", log_y=True)
+    with style():
+        drawn = draw(spec, SECTION)
+        drawn.savefig(io.BytesIO(), format="png")
+        low, high = drawn.axes[0].get_ylim()
+        texts = drawn.axes[0].get_yticklabels(which="both")
+        shown = [t for t in texts if t.get_text() and low <= t.get_position()[1] <= high]
+        boxes = sorted((t.get_window_extent() for t in shown), key=lambda box: box.y0)
+    assert len(boxes) >= 2 and all(above.y0 > below.y1 for below, above in itertools.pairwise(boxes))
+
+
+@pytest.mark.parametrize("length", [8, 26, 38])
+def test_names_in_a_legend_are_whole(length):
+    lines = [{"name": f"{k} " + ("random weights, " * 3)[: length - 2], "x": [1, 2], "y": [1, 2]} for k in range(4)]
+    with style():
+        drawn = figure("lines", series=lines)
+        drawn.savefig(io.BytesIO(), format="png")
+        box = drawn.legends[0].get_window_extent()
+    assert box.x0 >= 0 and box.x1 <= drawn.bbox.x1
 
 
 def test_between_layers_an_axis_has_no_ticks():

@@ -3,6 +3,8 @@
 Also tests report.marks, report.plots.
 """
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -35,6 +37,45 @@ def test_the_rows_of_a_heatmap_are_named_and_plain_columns_are_counted_by_plotly
 def test_points_are_smaller_where_there_are_200_or_more(n, size):
     spec = FigureSpec(id="s", title="S", kind="scatter", data={"x": np.arange(n), "y": np.arange(n)}, read="Look.")
     assert picture_of(spec, None)["traces"][0]["marker"]["size"] == size
+
+
+def test_bars_with_a_pattern_have_a_ground_and_an_edge():
+    data = {"names": ["x", "x"], "values": [1.0, 2.0], "group": ["a", "b"]}
+    drawn = picture_of(FigureSpec(id="b", title="B", kind="bars", data=data, read="Look."), None)["traces"]
+    assert all(t["marker"]["pattern"]["bgcolor"] == t["marker"]["color"] + "/0.25" for t in drawn)
+    assert all(t["marker"]["line"]["color"] == t["marker"]["color"] for t in drawn)
+
+
+def test_open_symbols_have_an_edge_that_is_seen():
+    data = {"x": np.arange(8), "y": np.arange(8), "group": list("abcdefgh")}
+    traces = picture_of(FigureSpec(id="s", title="S", kind="scatter", data=data, read="Look."), None)["traces"]
+    widths = {trace["marker"]["symbol"]: trace["marker"]["line"]["width"] for trace in traces}
+    assert len(widths) == 8 and all(width > 1 for symbol, width in widths.items() if symbol.endswith("-open"))
+
+
+@pytest.mark.parametrize(("top", "expected"), [(5.0, None), (12.0, "D2"), (900.0, "D2"), (2000.0, None)])
+def test_axes_of_one_to_three_decades_name_1_2_and_5(top, expected):
+    """All nine digits of a decade run into each other."""
+    for kind, data in (
+        ("lines", {"series": [{"name": "a", "x": [1, 2], "y": [2.0, 3.0], "low": [1.0, 2.0], "high": [3.0, top]}]}),
+        ("scatter", {"x": [1, 2, 3], "y": [1.0, top, -1.0]}),
+    ):
+        spec = FigureSpec(id="l", title="L", kind=kind, data=data, read="Look.", log_y=True)
+        layout = picture_of(spec, None)["layout"]
+        assert layout["yaxis"].get("dtick") == expected
+
+
+def test_a_title_that_fits_along_the_axis_is_not_broken():
+    """Its second line would lie under the legend."""
+    spec = FigureSpec(id="l", title="L", kind="lines", data={"series": []}, read="Look.")
+    wide = replace(spec, x_label="singular value / upper edge of noise")
+    assert picture_of(wide, None)["layout"]["xaxis"]["title"]["text"] == wide.x_label
+
+
+def test_statistics_are_printed_with_the_digits_that_the_figure_shows():
+    groups = [{"name": name, "values": 5.9491 + 1e-4 * np.array([-9.0, 0.0, 0.0, k])} for k, name in enumerate("ab")]
+    drawn = picture_of(FigureSpec(id="v", title="V", kind="violins", data={"groups": groups}, read="Look."), None)
+    assert "median 5.9491<br>" in drawn["layout"]["xaxis"]["ticktext"][0]
 
 
 def test_half_violins_at_the_ends_are_not_cut():

@@ -28,6 +28,19 @@ def test_a_table_too_wide_for_half_a_page_takes_the_whole(tmp_path, visit):
     assert page.errors == []
 
 
+def test_every_violin_is_named_also_the_last_of_many(tmp_path, visit):
+    """Names that are turned to fit run past the edge, where plotly leaves them out."""
+    names = [f"network-of-size-{k}" for k in range(10)]
+    data = {"groups": [{"name": name, "values": [0.0, 0.5, 0.6, 1.0]} for name in names]}
+    figure = FigureSpec(id="v", title="V", kind="violins", data=data, read="Look.")
+    run = Run.create(tmp_path / "run", config={"kind": "train"})
+    page = visit(write_report(run, [FakeResult(frame_of(1, 2), [figure])]))
+    page.wait_for_selector("#fig-fake-v .xtick text")
+    seen = "all => all.filter((one) => getComputedStyle(one).display != 'none').map((one) => one.textContent)"
+    assert page.eval_on_selector_all("#fig-fake-v .xtick text", seen) == names
+    assert page.errors == []
+
+
 @pytest.mark.parametrize(
     ("study", "cited"),
     [

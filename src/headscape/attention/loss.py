@@ -49,7 +49,7 @@ class Loss:
 
 @dataclass(frozen=True)
 class Task:
-    """One forward pass whose loss is known: its arguments, and the token or class wanted (-100 where none is).
+    """One forward pass whose loss is known: its arguments, and the target token or class (-100 where there is none).
 
     With `spans` (start, stop) of its only sequence, a loss for each of them alone, and whether all its tokens are the
     likeliest ones.

@@ -38,7 +38,7 @@ SEPARATE = (
 )
 FUSED = ("c_attn", "qkv_proj", "Wqkv", "query_key_value")  # GPT-2; Phi-3; MPT; Bloom and Falcon
 BESIDE = ("pos_key_proj", "pos_query_proj")  # DeBERTa's maps of positions, with as many heads as the queries
-PER_HEAD = ("sinks",)  # GPT-OSS: one number a query head
+PER_HEAD = ("sinks",)  # GPT-OSS: one number per query head
 SHARED = ("relative_attention_bias",)  # T5: one row per head, but used by all layers of the stack, so it stays whole
 
 
@@ -155,7 +155,7 @@ class Layout:
 
     @property
     def group(self) -> int:
-        """Query heads to a key/value head."""
+        """Query heads per key/value head."""
         return self.n_heads // self.n_kv_heads
 
 

@@ -231,7 +231,7 @@ def evaluating(model: Any) -> Iterator[None]:
 
 
 def lender(model: Model) -> Callable[[], Model | None]:
-    """A function that finds a model again without keeping it alive.
+    """A function that returns a model again without keeping it alive.
 
     It returns None, with a warning, once the network is gone or its weights were changed in place, as training does.
     """

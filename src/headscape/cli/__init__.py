@@ -53,7 +53,7 @@ def main() -> None:
         _say_stopped()
         sys.stdout.flush()
         sys.stderr.flush()
-        os._exit(stop.code)  # all is cleaned up; the interpreter would take seconds to take torch and a model apart
+        os._exit(stop.code)  # all is cleaned up; the interpreter would take seconds to tear down torch and a model
     except HeadscapeError as error:
         _fail(str(error), error.exit_code)
     except ModuleNotFoundError as error:

@@ -18,7 +18,7 @@ def claims(
     source: o.RunOrModel,
     only: Annotated[
         list[str] | None,
-        typer.Option(help="Only these, may be repeated: a paper (fasina2025), a study (softmax), or a claim's id."),
+        typer.Option(help="Only this paper (fasina2025), study (softmax) or claim (its id); may be repeated."),
     ] = None,
     quick: Annotated[
         bool, typer.Option("--quick", help="A first look: few short inputs, and a sample of heads for softmax.")
@@ -26,7 +26,7 @@ def claims(
     beside: Annotated[
         list[Path] | None,
         typer.Option(
-            help="May be repeated: an organized run of another network, to compare with; or a run of `headscape train`."
+            help="An organized run of another network, to compare with, or a run of `headscape train`; may be repeated."
         ),
     ] = None,
     text: o.Text = None,
@@ -38,7 +38,7 @@ def claims(
     show: o.Open = False,
     asked: Loading = Loading(),
 ) -> None:
-    """Do the papers' claims hold on this model? Runs every study they need; one page and one table, a row per claim."""
+    """Do the papers' claims hold on this model? Runs every study they need; writes one page and one table, a row per claim."""
     from headscape.records import write_table
     from headscape.report import write_report
     from headscape.report.claims_page import write_claims_page

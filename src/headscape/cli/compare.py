@@ -26,7 +26,7 @@ def compare(
         int | None,
         typer.Option(
             help="For runs of different lengths: compare maps averaged over this many clusters of tokens, a level of each "
-            "run's trees. 16 works from about 40 tokens on.",
+            "run's trees. 16 works for runs of 40 tokens or more.",
             min=4,
             max=o.MANY,
         ),

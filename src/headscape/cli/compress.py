@@ -15,7 +15,9 @@ from headscape.cli.shared import finish
 @command(epilog="Example: `headscape compress runs/book --shares 1%,2%,5%`")
 def compress(
     run: o.Run,
-    shares: Annotated[str, typer.Option(help="Numbers kept, over the entries of all maps.")] = "0.5%,1%,2%,5%,10%,20%",
+    shares: Annotated[
+        str, typer.Option(help="Shares to test: coefficients kept, over the entries of all maps.")
+    ] = "0.5%,1%,2%,5%,10%,20%",
     batches: Annotated[int, typer.Option(help="How many of the captured contexts to use.", min=1, max=o.MANY)] = 8,
     block: o.Block = None,
     use_model: Annotated[
@@ -23,7 +25,7 @@ def compress(
     ] = True,
     asked: Loading = Loading(),
 ) -> None:
-    """How few coefficients hold a network's maps? Organized order against natural and permuted order and singular values."""
+    """How few coefficients hold a network's attention maps? Haar in organized, natural and permuted order, and singular values."""
     from headscape.studies.compress import compress as run_compress
 
     kept = [share(part) for part in shares.split(",")]

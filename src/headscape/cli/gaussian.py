@@ -15,12 +15,14 @@ from headscape.cli.shared import finish
 def gaussian(
     run: o.Run,
     batches: Annotated[
-        int, typer.Option(help="How many of the captured contexts to use; 8 or more to decide.", min=1, max=o.MANY)
+        int,
+        typer.Option(help="How many of the captured contexts to use; a verdict needs at least 8.", min=1, max=o.MANY),
     ] = 10,
     block: o.Block = None,
     random_weights: o.RandomWeights = False,
     temperatures: Annotated[
-        bool, typer.Option("--temperatures", help="Also halve and double the scores of every head: what it costs.")
+        bool,
+        typer.Option("--temperatures", help="Also halve and double the scores of every head, and measure the cost."),
     ] = False,
     use_model: Annotated[
         bool,

@@ -54,7 +54,8 @@ RandomWeights = Annotated[
     bool, typer.Option("--random-weights", help="Also run the same architecture with random weights, as a control.")
 ]
 Drawn = Annotated[
-    str | None, typer.Option("--heads", help="Heads to draw before and after organizing: 3.7,4.0 or decoder.3.7.")
+    str | None,
+    typer.Option("--heads", help="Heads to draw before and after organizing, as layer.head: 3.7,4.0 or decoder.3.7."),
 ]
 Paper = Annotated[bool, typer.Option("--paper", help="The settings of Fasina et al. (2025) instead of the defaults.")]
 Iterations = Annotated[

@@ -75,7 +75,7 @@ def organize(
     ] = False,
     asked: Loading = Loading(),
 ) -> None:
-    """Organize the heads of a run: trees, map, entropies and roles; what is stable, and what exceeds its null."""
+    """Organize the heads of a run: trees, map, entropies and roles; test what is stable over inputs and what shuffled attention has too."""
     from headscape.studies.organize import estimate_organize
     from headscape.studies.organize import organize as run_organize
 

@@ -64,7 +64,10 @@ class Searching:
     ] = "auto"
     evaluations: Annotated[int, typer.Option(help="How many sets of heads the search may try.", min=1, max=o.MANY)] = 8
     criterion: Annotated[
-        str, typer.Option(help="How heads are ranked: auto, a criterion such as novelty, or an average of ranks a+b.")
+        str,
+        typer.Option(
+            help="How heads are ranked: auto, a criterion (novelty, gradient, l1_top, ...), or an average of ranks a+b."
+        ),
     ] = "auto"
     compensation: Annotated[
         str, typer.Option(help="What replaces a removed head: auto, none, mean, scale or linear.")
@@ -94,7 +97,12 @@ class Writing:
     out_dir: Annotated[
         Path | None, typer.Option("--out", help="Write the smaller model here: a folder, or FILE.gguf for llama.cpp.")
     ] = None
-    kind: Annotated[str, typer.Option(help="How to write it: auto, ragged, uniform, masked or gguf.")] = "auto"
+    kind: Annotated[
+        str,
+        typer.Option(
+            help="How to write it: ragged (every layer keeps its own heads), uniform (equally many per layer), masked (set to 0), gguf, or auto."
+        ),
+    ] = "auto"
     numbers: Annotated[str, typer.Option(help="Number type of a GGUF file: f16, q8_0 or q4_1.")] = "f16"
     heal: Annotated[
         int,
@@ -111,7 +119,9 @@ def prune(
     run: o.Run,
     budget: Annotated[
         str,
-        typer.Option(help="Largest cost of every ability: 1%, or by ability: text=1%,copy=2%,retrieval=5%,task=1%."),
+        typer.Option(
+            help="Largest cost allowed for each ability: 1%, or one by one: text=1%,copy=2%,retrieval=5%,task=1%."
+        ),
     ] = "1%",
     heads: Annotated[
         int | None, typer.Option(help="Remove this many heads instead of searching a budget.", min=1, max=o.MANY)

@@ -32,7 +32,7 @@ def capture(
     batches: o.Batches = 10,
     keep: o.Keep = "probs",
     layers: Annotated[str | None, typer.Option(help="Only these layers: 0,1,5-8.")] = None,
-    heads: Annotated[str | None, typer.Option(help="Only these heads: 3.7,4.0 or decoder.3.7.")] = None,
+    heads: Annotated[str | None, typer.Option(help="Only these heads, as layer.head: 3.7,4.0 or decoder.3.7.")] = None,
     dtype: o.Stored = "float16",
     pool: o.Pool = None,
     rows: Annotated[
@@ -153,9 +153,9 @@ def _print_estimate(loaded: Model, source: Source, asked: Ending, options: dict[
     disk = needed.batch_bytes, needed.batch_bytes * needed.batches
     if asked.as_json:
         facts = {"tokens": needed.n_tokens, "batches": needed.batches, "memory of the model": needed.model_bytes}
-        facts |= {"memory beside it": needed.memory_bytes, "disk a batch": disk[0], "disk in all": disk[1]}
+        facts |= {"memory besides the model": needed.memory_bytes, "disk per batch": disk[0], "disk in total": disk[1]}
         timed = {"timed at tokens": list(needed.pace.tokens), "timed seconds": list(needed.pace.measured)}
-        print_json(facts | {"seconds": needed.seconds, "seconds a batch": law} | timed)
+        print_json(facts | {"seconds": needed.seconds, "seconds per batch": law} | timed)
         return
     passes = ", ".join(map(str, needed.pace.tokens))
     formula = f": {law} s per batch of n tokens" if b or c else ""

@@ -15,9 +15,11 @@ from headscape.errors import InputError
 @command(epilog="Example: `headscape softmax runs/book --all --jobs 2`, after `headscape capture --keep probs,scores`")
 def softmax(
     run: o.Run,
-    heads: Annotated[str | None, typer.Option(help="Only these heads: 3.7,4.0 or decoder.3.7.")] = None,
+    heads: Annotated[str | None, typer.Option(help="Only these heads, as layer.head: 3.7,4.0 or decoder.3.7.")] = None,
     every: Annotated[bool, typer.Option("--all", help="All heads (the default).")] = False,
-    show: Annotated[str | None, typer.Option(help="Heads to draw in the report: 3.7,4.0 or decoder.3.7.")] = None,
+    show: Annotated[
+        str | None, typer.Option(help="Heads to draw in the report, as layer.head: 3.7,4.0 or decoder.3.7.")
+    ] = None,
     batches: Annotated[
         int,
         typer.Option(
@@ -31,7 +33,10 @@ def softmax(
     ] = 0.01,
     random_weights: o.RandomWeights = False,
     use_model: Annotated[
-        bool, typer.Option("--model/--no-model", help="Put the decompositions back into the model.")
+        bool,
+        typer.Option(
+            "--model/--no-model", help="Also run the model with the decompositions in place of its attention."
+        ),
     ] = True,
     organizing: Organizing = Organizing(),
     asked: Loading = Loading(),

@@ -45,13 +45,15 @@ class Kinds:
     arms: Annotated[
         str,
         typer.Option(
-            help="Kinds of attention to compare: standard, hidden, skip, both, rescaled, realformer, learned; longer is the "
-            "positive control."
+            help="Kinds of attention (arms) to compare: standard; hidden (scores carried along depth), skip (scaled), both; "
+            "rescaled, realformer, learned; longer is the positive control."
         ),
     ] = "standard,hidden,skip,both,longer"
     alpha: Annotated[str, typer.Option(help="a of the scaled skip; several make a grid: 0.3,0.5.")] = "0.5"
     alpha_hidden: Annotated[str, typer.Option(help="a' of the hidden state; several make a grid.")] = "0.5"
-    init: Annotated[str, typer.Option(help="Start of the hidden state: zero, first, debias.")] = "zero"
+    init: Annotated[
+        str, typer.Option(help="How the hidden state starts: zero, first (as the first layer's scores), debias.")
+    ] = "zero"
 
     @property
     def options(self) -> dict[str, Any]:

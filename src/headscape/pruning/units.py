@@ -12,7 +12,7 @@ UNITS = ("head", "group", "layer")
 
 
 def group_sizes(model: Model) -> dict[str, int]:
-    """Query heads to a key/value head, for every attention module; 1 where the layer's layout is unknown."""
+    """Query heads per key/value head, for every attention module; 1 where the layer's layout is unknown."""
     part, outputs = model.module.get_submodule, output_projections(model)
     found = {}
     for site in model.sites:

@@ -15,11 +15,22 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.colors import LinearSegmentedColormap
 from matplotlib.figure import Figure
-from matplotlib.ticker import MaxNLocator
+from matplotlib.ticker import LogLocator, MaxNLocator, NullFormatter, StrMethodFormatter
 
 from headscape.errors import InputError
 from headscape.report.gather import LINKED, Section
-from headscape.report.marks import FEW_VIOLINS, counted, dash_of, error_bars, grouped, limits, shapes, ticks
+from headscape.report.marks import (
+    FEW_VIOLINS,
+    dash_of,
+    decades,
+    error_bars,
+    grouped,
+    limits,
+    printed,
+    shapes,
+    ticks,
+    whole,
+)
 from headscape.report.palette import CIVIDIS, LIGHT, PAPER_MARKERS, PURPLE_ORANGE
 from headscape.report.text import visible
 from headscape.results import FigureSpec
@@ -32,6 +43,8 @@ SEQUENTIAL = LinearSegmentedColormap.from_list("cividis10", CIVIDIS)
 DIVERGING = LinearSegmentedColormap.from_list("purple-orange", PURPLE_ORANGE)
 DASHED = {"dash": "dashed", "dot": "dotted", "dashdot": "dashdot"}  # matplotlib's names of plotly's dashes
 _BLUES = ("#f6f5f0", "#b9d2e8", "#6ea9d4", "#3079b8", "#0e4f90", "#062c5c")
+WIDEST = 48
+"""Characters of two names that stand side by side in the legend of a column."""
 FEW_NAMES = 6
 """Long names that fit under a column where they are slanted a little."""
 ATTENTION = LinearSegmentedColormap.from_list("attention", _BLUES)
@@ -75,6 +88,13 @@ def label_axes(ax: Axes, spec: FigureSpec) -> None:
     """Set title, labels and scales."""
     ax.set(title=fill(words(spec.title, 120), 46), xlabel=words(spec.x_label), ylabel=fill(words(spec.y_label), 26))
     ax.set(xscale="log" if spec.log_x else "linear", yscale="log" if spec.log_y else "linear")
+    for axis, log, name in ((ax.xaxis, spec.log_x, "x"), (ax.yaxis, spec.log_y, "y")):
+        span = decades(spec, name) if log else math.inf
+        if span <= 3:  # plain numbers, and few of them: those of minor ticks run into each other
+            steps = LogLocator(subs=(1.0, 2.0, 5.0) if span < 2 else (1.0,))
+            axis.set_major_locator(steps if span >= 1 else MaxNLocator(3))
+            axis.set_major_formatter(StrMethodFormatter("{x:g}"))
+            axis.set_minor_formatter(NullFormatter())
 
 
 def _one(spec: FigureSpec, height: float = 2.6) -> tuple[Figure, Axes]:
@@ -85,9 +105,12 @@ def _one(spec: FigureSpec, height: float = 2.6) -> tuple[Figure, Axes]:
 
 
 def _legend(figure: Figure, n: int) -> Figure:
-    """Below the axes, where it hides no data; none for a single entry."""
+    """Below the axes, where it hides no data; none for a single entry. Two columns, if their names fit side by side."""
     if n > 1:
-        figure.legend(loc="outside lower center", ncols=2)
+        names = [len(name) for ax in figure.axes for name in ax.get_legend_handles_labels()[1]]
+        half = math.ceil(len(names) / 2)
+        wide = max(names[:half], default=0) + max(names[half:], default=0) > WIDEST * figure.get_figwidth() / COLUMN
+        figure.legend(loc="outside lower center", ncols=1 if wide else 2)
     return figure
 
 
@@ -100,7 +123,7 @@ def _lines(spec: FigureSpec) -> Figure:
         ax.plot(line["x"], line["y"], label=words(line.get("name", "")), marker=marker, **looks)
         if line.get("low") is not None and line.get("high") is not None:
             ax.fill_between(line["x"], line["low"], line["high"], color=looks["color"], alpha=0.18, linewidth=0)
-    if counted(spec):
+    if whole(spec):
         ax.xaxis.set_major_locator(MaxNLocator(integer=True))
     return _legend(figure, len(spec.data["series"]))
 
@@ -184,10 +207,7 @@ def _violins(spec: FigureSpec) -> Figure:
     shown_names = [words(name, 24) for name in names]
     if len(drawn) == len(names) <= FEW_VIOLINS:
         many = len(names) > 3  # what they print side by side must fit
-        shown_names = [
-            "\n".join([name, *(f"{k} {v:.{2 if many else 3}g}" for k, v in shape.statistics.items())])
-            for name, shape in zip(shown_names, drawn, strict=True)
-        ]
+        shown_names = ["\n".join([name, *printed(drawn, i, 2 if many else 3)]) for i, name in enumerate(shown_names)]
         ax.set_xticks(range(len(names)), shown_names, fontsize=5 if many else 6)
     else:
         _name_columns(ax, shown_names)

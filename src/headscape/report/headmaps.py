@@ -200,7 +200,7 @@ class _Drawer:
 def _strongest(values: npt.NDArray[np.float32], present: npt.NDArray[np.bool_]) -> list[list[list[float]]]:
     """The strongest (query, key, value) of each head; one per key, so that a popular key leaves room for others.
 
-    A query with a single key to attend to tells nothing and is left out.
+    A query with a single key to attend to says nothing and is left out.
     """
     choosing = present & (present.sum(axis=1) > 1)[:, None]
     if not choosing.any():

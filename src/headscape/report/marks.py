@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -17,13 +17,16 @@ __all__ = [
     "N_COLOURS",
     "counted",
     "dash_of",
+    "decades",
     "error_bars",
     "grouped",
     "limits",
     "numbers",
+    "printed",
     "shapes",
     "side_of",
     "ticks",
+    "whole",
 ]
 
 N_COLOURS = len(LIGHT)
@@ -32,6 +35,7 @@ FEW_VIOLINS = 6
 """Violins up to which mode, median and mean are printed as well."""
 FEW_STEPS = 12
 """Whole numbers up to which an axis names each of them."""
+KEYS = {"x": ("x",), "y": ("y", "low", "high")}
 DASHES = ("solid", "dash", "dot", "dashdot")
 FloatArray = npt.NDArray[np.float64]
 
@@ -51,10 +55,29 @@ def grouped(spec: FigureSpec, n: int) -> list[tuple[str, npt.NDArray[np.intp]]]:
     return [(name, np.flatnonzero(of_item == name)) for name in dict.fromkeys(of_item.tolist())]
 
 
+def whole(spec: FigureSpec) -> bool:
+    """Whether lines go over whole numbers (layers, ranks): between them an axis has nothing to say."""
+    x = _along(spec, "x")
+    return not spec.log_x and len(x) > 0 and bool(np.array_equal(x, np.round(x)))
+
+
 def counted(spec: FigureSpec) -> bool:
-    """Whether lines go over a few whole numbers (layers, iterations): between them an axis has nothing to say."""
-    x = np.concatenate([[], *(numbers(line["x"], spec, "x") for line in spec.data["series"])])
-    return not spec.log_x and len(x) > 0 and bool(np.array_equal(x, np.round(x)) and np.ptp(x) <= FEW_STEPS)
+    """Whether they are so few that an axis names each of them."""
+    return whole(spec) and bool(np.ptp(_along(spec, "x")) <= FEW_STEPS)
+
+
+def decades(spec: FigureSpec, axis: str) -> float:
+    """How many decades lines or points span along an axis."""
+    known = _along(spec, axis)
+    known = known[np.isfinite(known) & (known > 0)]
+    return float(np.log10(known.max() / known.min())) if len(known) else 0.0
+
+
+def _along(spec: FigureSpec, axis: str) -> FloatArray:
+    """All numbers that lines or points have along an axis."""
+    parts = [line[key] for line in spec.data.get("series", ()) for key in KEYS[axis] if line.get(key) is not None]
+    parts += [spec.data[axis]] if axis in spec.data else []
+    return np.concatenate([[], *(numbers(part, spec, axis) for part in parts)])
 
 
 def error_bars(spec: FigureSpec, values: FloatArray) -> tuple[FloatArray, FloatArray] | None:
@@ -116,6 +139,16 @@ def shapes(spec: FigureSpec) -> list[Shape]:
         height = np.repeat(edges, 2)[1:-1]
         found.append(Shape(names.index(str(group["name"])), side_of(group), group, width, height, statistics))
     return found
+
+
+def printed(drawn: Sequence[Shape], i: int, fewest: int = 3) -> list[str]:
+    """Mode, median and mean of a violin, in as many digits as tell apart what the figure does."""
+    every = np.concatenate([[], *(shape.height for shape in drawn if shape.statistics)])
+    reach = float(np.ptp(every)) if len(every) else 0.0
+    digits = fewest
+    if reach > 0:
+        digits = max(fewest, math.floor(math.log10(float(np.abs(every).max()))) - math.floor(math.log10(reach)) + 2)
+    return [f"{name} {value:.{digits}g}" for name, value in drawn[i].statistics.items()]
 
 
 def side_of(group: Mapping[str, Any]) -> str:

@@ -12,13 +12,14 @@ from headscape.report.coarsen import CELLS, MOST, cells_of, coarse_matrix
 from headscape.report.marks import (
     FEW_VIOLINS,
     N_COLOURS,
-    Shape,
     counted,
     dash_of,
+    decades,
     error_bars,
     grouped,
     limits,
     numbers,
+    printed,
     shapes,
     ticks,
 )
@@ -31,14 +32,18 @@ __all__ = ["PLOTS", "layout_of"]
 Trace = dict[str, Any]
 STATISTICS = {"mode": "diamond-open", "median": "line-ew", "mean": "x-thin"}
 Plot = tuple[list[Trace], dict[str, Any]]
+WIDE, HIGH = 44, 32
+"""Characters that fit along an axis, on a narrow screen too."""
 
 
 def layout_of(spec: FigureSpec) -> dict[str, Any]:
-    """Titles and scales of the axes; a title longer than an axis is high has several lines."""
-    return {
-        axis: {"title": {"text": "<br>".join(map(plotly_text, wrap(label, 32)))}, "type": "log" if log else "-"}
-        for axis, label, log in (("xaxis", spec.x_label, spec.log_x), ("yaxis", spec.y_label, spec.log_y))
-    }
+    """Titles and scales of the axes; a title longer than its axis has several lines, of which the legend hides the second."""
+    axes: dict[str, dict[str, Any]] = {}
+    for axis, label, log, most in (("x", spec.x_label, spec.log_x, WIDE), ("y", spec.y_label, spec.log_y, HIGH)):
+        title = {"text": "<br>".join(map(plotly_text, wrap(label, most)))}
+        steps = {"dtick": "D2"} if log and 1 <= decades(spec, axis) <= 3 else {}  # 1, 2, 5: nine digits run together
+        axes[f"{axis}axis"] = {"title": title, "type": "log" if log else "-", **steps}
+    return axes
 
 
 def _lines(spec: FigureSpec) -> Plot:
@@ -66,8 +71,11 @@ def _scatter(spec: FigureSpec) -> Plot:
     hover = ("%{text}<br>" if names is not None else "") + "%{x:.4g}, %{y:.4g}<extra></extra>"
     traces: list[Trace] = []
     for i, (name, here) in enumerate(grouped(spec, len(x))):
-        marker: Trace = {"size": 8 if len(x) < 200 else 6, "opacity": 0.8, "line": {"width": 0.5, "color": "@paper"}}
-        marker |= {"color": f"@c{i % N_COLOURS}", "symbol": MARKERS[i % len(MARKERS)]}
+        symbol = MARKERS[i % len(MARKERS)]
+        # of an open symbol the edge is all there is
+        edge = {"width": 1.6 if symbol.endswith("open") else 0.5, "color": "@paper"}
+        marker: Trace = {"size": 8 if len(x) < 200 else 6, "opacity": 0.8, "line": edge}
+        marker |= {"color": f"@c{i % N_COLOURS}", "symbol": symbol}
         points = {"x": x[here], "y": y[here], "marker": marker, "hovertemplate": hover}
         text = [plotly_text(names[j]) for j in here] if names is not None else None
         traces.append({"type": "scatter", "mode": "markers", "name": plotly_text(name), "text": text, **points})
@@ -84,7 +92,10 @@ def _bars(spec: FigureSpec) -> Plot:
     bars = error_bars(spec, values)
     traces: list[Trace] = []
     for i, (name, here) in enumerate(grouped(spec, len(values))):
-        looks = {"color": f"@c{i % N_COLOURS}", "pattern": {"shape": ("", "/", ".", "x")[i % 4]}}
+        colour = f"@c{i % N_COLOURS}"
+        pattern = {"shape": ("", "/", ".", "x")[i % 4], "fgcolor": colour, "bgcolor": colour + "/0.25"}
+        # a pattern alone has neither edge nor ground
+        looks = {"color": colour, "line": {"color": colour, "width": 1}, "pattern": pattern}
         trace: Trace = {"type": "bar", "x": [names[j] for j in here], "y": values[here], "name": plotly_text(name)}
         trace |= {"marker": looks, "hovertemplate": "%{x}: %{y:.4g}<extra></extra>"}
         if bars is not None:
@@ -114,7 +125,7 @@ def _heatmap(spec: FigureSpec) -> Plot:
         if names is not None or side.coarse:
             at = ticks(len(side.bounds) - 1, 24)
             first = [side.bounds[j] for j in at]
-            words = [str(j) if names is None else plotly_text(names[j], 20) for j in first]
+            words = [str(j) if names is None else plotly_text(names[j], 24) for j in first]
             layout[axis] |= {"tickmode": "array", "tickvals": at, "ticktext": words}
         layout[axis]["automargin"] = True
     layout["yaxis"]["autorange"] = "reversed"
@@ -149,15 +160,12 @@ def _violins(spec: FigureSpec) -> Plot:
         traces.append({"type": "scatter", "mode": "markers", "name": statistic, **points})
     words = [plotly_text(name, 30) for name in names]
     if len(drawn) == len(names) <= FEW_VIOLINS:
-        words = [f"{word}<br>{_three(shape)}" for word, shape in zip(words, drawn, strict=True)]
+        words = ["<br>".join([word, *printed(drawn, i)]) for i, word in enumerate(words)]
     ticks_ = {"tickmode": "array", "tickvals": list(range(len(names))), "ticktext": words}
+    ticks_["ticklabeloverflow"] = "allow"  # or the last name, turned to fit, is left out
     axis = {"xaxis": layout_of(spec)["xaxis"] | ticks_ | {"range": [-0.55, len(names) - 0.45], "automargin": True}}
     legend = {"y": 1.02, "yanchor": "bottom"}  # above the violins, and below the buttons
     return traces, {"showlegend": True, "hovermode": "closest", "legend": legend, "margin": {"t": 60}, **axis}
-
-
-def _three(shape: Shape) -> str:
-    return "<br>".join(f"{name} {value:.3g}" for name, value in shape.statistics.items())
 
 
 def _frames(spec: FigureSpec) -> Plot:

@@ -193,6 +193,18 @@ def test_tokens_are_one_by_the_median_whatever_the_spreads(result, claim, name, 
     assert lines[name]["y"][-1] == pytest.approx(value, rel=0.05)
 
 
+def test_bands_of_cosines_and_spreads_stay_where_these_can_be(result):
+    """Inputs of which one is far less alike than the rest: the interval for skewed ones ends beyond 1."""
+    arrays = dict(result.arrays)
+    wide = arrays["depth/no skip"].copy()
+    wide[:, -1] = np.r_[np.full(len(wide) - 1, 0.99), 0.05][:, None]
+    figures = {f.id: f for f in changed(result, arrays=arrays | {"depth/no skip": wide}).figures()}
+    for figure, least in (("mixture", -1.0), ("mixture-spread", 0.0)):
+        banded = [line for line in figures[figure].data["series"] if "high" in line]
+        assert "no skip" in {line["name"] for line in banded}
+        assert all((line["low"] >= least).all() and (line["high"] <= 1).all() for line in banded)
+
+
 def test_larger_spectra_are_judged_by_pairs_of_inputs(result):
     arrays = dict(result.arrays)
     base = np.geomspace(1e-6, 1e-2, 8)  # inputs differ by far more than alpha does

@@ -37,7 +37,7 @@ def test_json_has_the_choice_the_heads_and_the_tables(result):
     assert found["evidence"][0]["removed by"] == "proposal"
     assert "% [" in found["evidence"][1]["costs more than the proposal by"]
     assert {row["n"] for row in found["evidence"] + found["costs"]} == {4}
-    assert [title for title, _ in result.summary()][2] == "The proposal beside as many heads by other criteria"
+    assert [title for title, _ in result.summary()][2] == "The proposal, and as many heads by other criteria"
 
 
 def test_correlations_with_leave_one_out_are_those_of_ranks(result):

@@ -126,8 +126,8 @@ def test_figures_of_any_head(run):
     maps = head_maps(run, "heads.1.1")
     for name, array in result.maps["heads.1.1"].items():
         np.testing.assert_array_equal(array, maps[name])
-    organised = np.ix_(maps["query_order"], maps["key_order"])
-    np.testing.assert_array_equal(maps["softmax"], maps["original"][organised])
+    organized = np.ix_(maps["query_order"], maps["key_order"])
+    np.testing.assert_array_equal(maps["softmax"], maps["original"][organized])
     np.testing.assert_allclose(maps["original"].sum(axis=1), 1, rtol=1e-5)
     ids = [figure.id for figure in result.figures()]
     assert len(set(ids)) == len(ids) and {"organized-heads.1.1", "approximation-heads.0.0"} <= set(ids)

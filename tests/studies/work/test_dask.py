@@ -55,9 +55,9 @@ def _limited():
 
 
 @pytest.fixture(scope="module")
-def organised(tmp_path_factory):
-    """Runs organised by the local engine: what all others must equal."""
-    runs = [make_run(tmp_path_factory.mktemp("organised") / name, seed) for seed, name in enumerate("ab")]
+def organized(tmp_path_factory):
+    """Runs organized by the local engine: what all others must equal."""
+    runs = [make_run(tmp_path_factory.mktemp("organized") / name, seed) for seed, name in enumerate("ab")]
     for run in runs:
         organize(run, threads=1)
     return runs
@@ -91,7 +91,7 @@ def processes():
     return {p.pid for p in psutil.Process().children(recursive=True) if "resource_tracker" not in " ".join(p.cmdline())}
 
 
-def test_two_worker_processes_give_the_same_bytes_as_the_local_engine(tmp_path, organised, monkeypatch, capfd):
+def test_two_worker_processes_give_the_same_bytes_as_the_local_engine(tmp_path, organized, monkeypatch, capfd):
     before = processes()
     run = make_run(tmp_path)
     seen = []
@@ -109,24 +109,24 @@ def test_two_worker_processes_give_the_same_bytes_as_the_local_engine(tmp_path, 
     assert seen.pop() == 2
     assert set(seen) == {"127.0.0.1"} and len(seen) >= 3  # a scheduler and two workers, for this machine only
     assert "2 workers at tcp://127.0.0.1:" in said and "distributed" not in said
-    assert contents(run / "organize") == contents(organised[0] / "organize")
+    assert contents(run / "organize") == contents(organized[0] / "organize")
     assert {p.name for p in run.iterdir()} == {"attention", "organize", "run.json"}
     assert processes() == before
 
 
-def test_a_scheduler_that_is_there_gives_the_same_bytes(tmp_path, cluster, organised):
+def test_a_scheduler_that_is_there_gives_the_same_bytes(tmp_path, cluster, organized):
     engine = DaskEngine(scheduler=cluster.scheduler_address)
     for name in ("local", "dask"):
         run = make_run(tmp_path / name, kind="scores")
         softmax(run, threads=1, engine=engine if name == "dask" else "local")
-        compare(organised, out=tmp_path / name / "out", draws=20, engine=engine if name == "dask" else "local")
+        compare(organized, out=tmp_path / name / "out", draws=20, engine=engine if name == "dask" else "local")
     assert len(contents(tmp_path / "local" / "run" / "softmax")) > 4
     assert contents(tmp_path / "dask") == contents(tmp_path / "local") | {
         "run/run.json": (tmp_path / "dask" / "run" / "run.json").read_bytes()  # says when it was made
     }
 
 
-def test_a_worker_killed_in_the_middle_costs_one_unit_and_changes_no_byte(tmp_path, organised, monkeypatch, capfd):
+def test_a_worker_killed_in_the_middle_costs_one_unit_and_changes_no_byte(tmp_path, organized, monkeypatch, capfd):
     before = processes()
     run = make_run(tmp_path)
     monkeypatch.setattr(organize_module, "measure_batch", engine_units.waits_to_be_killed)
@@ -143,7 +143,7 @@ def test_a_worker_killed_in_the_middle_costs_one_unit_and_changes_no_byte(tmp_pa
     organize(run, engine=DaskEngine(2), say=said.append)
     killer.join(5)
     assert len(killed) == 1 and killed[0] != os.getpid()
-    assert contents(run / "organize") == contents(organised[0] / "organize")  # and no half a file
+    assert contents(run / "organize") == contents(organized[0] / "organize")  # and no half a file
     assert any("is lost; its unit is done again" in line for line in said)
     assert not any("failed" in line for line in said)
     printed = capfd.readouterr()
@@ -248,7 +248,7 @@ def test_workers_do_not_take_other_weights_for_the_model(tmp_path, cluster, tiny
 
 
 @pytest.mark.parametrize("name", ["local", "two jobs", "dask"])
-def test_a_failing_unit_is_reported_and_the_rest_finishes(name, tmp_path, request, organised, monkeypatch):
+def test_a_failing_unit_is_reported_and_the_rest_finishes(name, tmp_path, request, organized, monkeypatch):
     if name == "dask":
         engine = DaskEngine(scheduler=request.getfixturevalue("cluster").scheduler_address)
     else:
@@ -269,7 +269,7 @@ def test_a_failing_unit_is_reported_and_the_rest_finishes(name, tmp_path, reques
     monkeypatch.undo()
     organize(run, engine=engine, threads=1, resume=True)
     assert {p: p.stat().st_mtime_ns for p in done} == done
-    assert contents(run / "organize") == contents(organised[0] / "organize")
+    assert contents(run / "organize") == contents(organized[0] / "organize")
 
 
 def test_a_unit_that_kills_every_worker_is_given_up_and_the_rest_finishes(tmp_path):
@@ -366,12 +366,12 @@ def test_a_run_directory_the_workers_cannot_see_is_refused(tmp_path, cluster, on
     assert engine_dask._sees(token) == "another file of that name"
 
 
-def test_what_is_only_in_memory_is_refused_by_dask(tmp_path, organised):
-    captured = hs.Capture.in_memory([open_capture(organised[0]).batch(0)])
+def test_what_is_only_in_memory_is_refused_by_dask(tmp_path, organized):
+    captured = hs.Capture.in_memory([open_capture(organized[0]).batch(0)])
     with pytest.raises(hs.InputError, match="works on files that all workers see, .* give a run directory"):
         organize(captured, engine="dask")
     with pytest.raises(hs.InputError, match="works on files"):
-        compare(organised, draws=20, engine="dask")
+        compare(organized, draws=20, engine="dask")
 
 
 def test_a_study_gives_up_when_nobody_is_left(monkeypatch):

@@ -57,7 +57,7 @@ function clusterNames(head) {
   const { data: tree, rows } = opened(treeId);
   const row = rows.indexOf(head);
   const named = tree.labels.map((level, l) => tree.names?.[`${l}:${level[row]}`]).filter(Boolean);
-  return named.slice(-1).map((name) => `smallest named cluster: ${name}`);
+  return named.slice(-1).map((name) => `smallest named cluster of the tree: ${name}`);
 }
 
 // a way back to the panel when it is out of sight

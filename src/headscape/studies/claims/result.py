@@ -10,16 +10,15 @@ import pandas as pd
 
 from headscape.intervals import Interval
 from headscape.papers import Source, claim
-from headscape.results import Captions, FigureSpec, Finding, Result
+from headscape.studies.work.result import StudyResult
 
-__all__ = ["VERDICTS", "ClaimsResult"]
-captions = Captions(__name__)
+__all__ = ["VERDICTS", "ClaimsResult", "counted"]
 
 VERDICTS = ("holds", "does not hold", "cannot tell", "not applicable")
 
 
 @dataclass(frozen=True, eq=False)
-class ClaimsResult(Result):
+class ClaimsResult(StudyResult):
     """The claims of the papers, tested on one model.
 
     `claims` has one row per claim: id, study, paper (its key), citation, statement, what was measured, value with low,
@@ -68,26 +67,7 @@ class ClaimsResult(Result):
 
     def headline(self) -> str:
         """How many claims hold, of all papers together."""
-        return f"of {len(self.claims)} claims {_counted(self.claims)}"
-
-    def findings(self) -> list[Finding]:
-        """How many claims of each paper hold. The claims themselves are findings of the studies that test them."""
-        found = []
-        for paper, rows in self.papers().items():
-            said = _counted(rows)
-            of = f"of {len(rows)} claims {said}" if len(rows) > 1 else f"its one claim {said.removeprefix('1 ')}"
-            found.append(Finding(f"{paper.authors} ({paper.year}): {of}.", f"claims-{paper.id}"))
-        return found
-
-    def figures(self) -> list[FigureSpec]:
-        """One table per paper."""
-        quick = (
-            " This was a quick look: few short inputs, a sample of heads for softmax." if self.settings["quick"] else ""
-        )
-        return [
-            captions.table("claims", self.shown(rows), title=str(paper), key=paper.id, n=len(rows), quick=quick)
-            for paper, rows in self.papers().items()
-        ]
+        return f"of {len(self.claims)} claims {counted(self.claims)}"
 
 
 _WORDS = {
@@ -98,7 +78,7 @@ _WORDS = {
 }
 
 
-def _counted(rows: pd.DataFrame) -> str:
+def counted(rows: pd.DataFrame) -> str:
     """How many claims have each verdict."""
     counts = [(verdict, int((rows["verdict"] == verdict).sum())) for verdict in VERDICTS]
     return ", ".join(f"{n} {_WORDS[verdict][n > 1]}" for verdict, n in counts if n)

@@ -179,7 +179,7 @@ def _entropy(r: CollapseResult) -> Finding:
 def _bounds(r: CollapseResult) -> list[Finding]:
     if r.causal:
         text = "Causal attention has no bound: a masked key makes D infinite, so neither the printed nor the repaired "
-        return [Finding(f"{text}inequality tells anything about this model.")]
+        return [Finding(f"{text}inequality says anything about this model.")]
     if not len(r.bounds):
         return []
     met = r.bounds[r.bounds["spread"] <= CONDITION]

@@ -20,7 +20,7 @@ captions = Captions(__name__)
 
 SHORT = dict(zip(MEASURES, ("geometry", "1 batch", "l1", "Shannon", "decay", "depth"), strict=True))
 TINY = 1e-12  # distances of 0 have a ratio too
-LABEL = 16  # characters of a name that fit beside a picture
+SHORT_NAME = 7  # characters of a network's name in that of a pair
 SHOWN_BATCHES = 5  # as in table 2 of the paper
 MANY = 20  # bars that are still readable; of more pairs the closest are shown
 
@@ -41,9 +41,12 @@ def figures(r: CompareResult) -> list[FigureSpec]:
 
 
 def _labels(r: CompareResult) -> dict[tuple[str, str], str]:
-    """Short names of the pairs, numbered as in the table of distances."""
-    half = LABEL // 2 - 2  # beside the number and the stroke
-    return {(d.a, d.b): f"{k}: {d.a[:half]}/{d.b[:half]}" for k, d in enumerate(r.by(ALL), start=1)}
+    """Short names of the pairs, numbered as in the table of distances: what stands before the first hyphen, if that differs."""
+    short = {name: name.partition("-")[0] for name in r.networks}
+    if len(set(short.values())) < len(short):
+        short = {name: name for name in short}
+    short = {name: s if len(s) <= SHORT_NAME else s[: SHORT_NAME - 1] + "…" for name, s in short.items()}
+    return {(d.a, d.b): f"{k}: {short[d.a]}/{short[d.b]}" for k, d in enumerate(r.by(ALL), start=1)}
 
 
 def _table(r: CompareResult) -> FigureSpec:
@@ -75,7 +78,7 @@ def _matrix(r: CompareResult) -> FigureSpec:
     D = r.between_runs()
     apart = squareform(D - np.diag(np.diag(D)), checks=False)
     order = leaves_list(linkage(apart, "average", optimal_ordering=True))
-    names = [f"{k}: {r.runs['run'].iloc[i][:LABEL]}" for k, i in enumerate(order, start=1)]
+    names = [f"{k}: {r.runs['run'].iloc[i]}" for k, i in enumerate(order, start=1)]
     return captions.figure(
         "matrix", {"values": D[np.ix_(order, order)], "rows": names, "columns": [str(k + 1) for k in range(len(order))]}
     )

@@ -123,7 +123,7 @@ def _other_heads(r: CompareResult) -> Finding:
         return Finding("No network could be compared with its own other heads: a layer has one head.")
     _, verdict = _weakest(r.by("geometry"), lambda d: d.beyond_heads)
     rest = f"""
-        . A network beside itself has the same heads on both sides; a harder control is two random halves of
+        . A network compared with itself has the same heads on both sides; a harder control is two random halves of
         the heads of one network. Pairs of networks further apart than these: {_list(parts)}.
     """
     return on_claim("compare.kinds_of_heads", verdict, rest, "times-heads")

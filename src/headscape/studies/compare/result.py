@@ -80,7 +80,7 @@ def _largest(found: Sequence[Interval]) -> Interval:
 
 
 class Distance(NamedTuple):
-    """Two networks by one measure: how far apart, beside how far each is from itself."""
+    """Two networks by one measure: how far apart they are, and how far each is from itself."""
 
     a: str
     b: str
@@ -99,7 +99,7 @@ class Distance(NamedTuple):
 
     @property
     def separated(self) -> bool:
-        """Whether their whole interval lies above that of either network beside itself."""
+        """Whether their whole interval lies above that of either network compared with itself."""
         return self.judgement.verdict == "holds"
 
     @property
@@ -289,7 +289,7 @@ class CompareResult(StudyResult):
         return np.where(np.tri(n, k=-1, dtype=bool), upper.T, upper)
 
     def to_frame(self) -> pd.DataFrame:
-        """One row per pair of networks and measure, then every network beside itself."""
+        """One row per pair of networks and measure, then every network compared with itself."""
 
         def row(what: str, a: str, b: str, measure: str, one: Interval) -> dict[str, Any]:
             place = {"what": what, "a": a, "b": b, "measure": measure}
@@ -311,8 +311,8 @@ class CompareResult(StudyResult):
         return {"distances": self.to_frame(), "runs": self.runs}
 
     def summary(self) -> list[tuple[str, pd.DataFrame]]:
-        """Each network beside itself, then the pairs of networks."""
-        own = "A network beside itself (1: by every measure as far as the one that varies most)"
+        """Each network compared with itself, then the pairs of networks."""
+        own = "Each network compared with itself (1: by every measure as far as the one that varies most)"
         tables = [(own, self.table_of_networks()), ("Different networks, in the same unit", self.table())]
         return [(title, frame) for title, frame in tables if len(frame)]
 

@@ -29,7 +29,7 @@ NAMES = {
 
 @dataclass(frozen=True, eq=False)
 class CompressResult(StudyResult):
-    """Maps from few numbers.
+    """Maps rebuilt from few numbers.
 
     error is (n_input, n_way, n_share) by `WAYS`: the relative error of the maps as the model gets them; raw that before
     clipping and renormalizing; change that of the loss in nats, or of the final state ("state"), with all maps replaced.

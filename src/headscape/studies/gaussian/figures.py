@@ -196,8 +196,11 @@ def _depth(r: GaussianResult, part: int) -> FigureSpec:
     for name, spread in _versions(r, "depth/").items():
         dash = "dot" if name.startswith("random") else "dash" if "no skip" in name else None
         values, floor = spread[:, :, part], float(r.arrays[f"floor/{name}"][0])
-        middle, shown = (mean_interval, values) if part else (median_interval, np.maximum(values, floor))
-        series.append(line(name, np.arange(values.shape[1]), [middle(column) for column in shown.T], dash))
+        middle, shown, least = (
+            (mean_interval, values, -1.0) if part else (median_interval, np.maximum(values, floor), floor)
+        )
+        spans = [middle(column).within(least, 1.0) for column in shown.T]
+        series.append(line(name, np.arange(values.shape[1]), spans, dash))
     x = series[0]["x"]
     what, floor = "Cosine of two tokens" if part else "Spread of tokens", float(r.arrays["floor/no skip"][0])
     series += [] if part else [level("tokens count as alike", x, MIXED), level("numerical precision", x, floor)]

@@ -109,7 +109,7 @@ def _of_heads(
 
 
 def _beyond_chance(r: GaussianResult, least: float) -> Interval | float:
-    """A rank correlation over heads from which it counts: `least`, or what 19 of 20 orders of so few heads stay below."""
+    """A rank correlation over heads from which it counts: `least`, or the 95 % quantile for random orders of so few heads."""
     n = len(r.heads)
     chance = ONE_SIDED / (n - 1) ** 0.5 if n > 1 else 1.0
     return least if chance <= least else Interval(least, least, chance, n)

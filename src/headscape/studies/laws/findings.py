@@ -1,4 +1,4 @@
-"""What the draws show about chapters 5 and 6 of Wertich's thesis (2024), each statement with its control."""
+"""What the random draws show about chapters 5 and 6 of Wertich's thesis (2024), each statement with its control."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What random vectors and matrices do, beside the formulas."""
+"""What random vectors and matrices do, and what the formulas say."""
 
 from __future__ import annotations
 
@@ -127,6 +127,4 @@ class LawsResult(StudyResult):
             str(Interval(row["drawn"], row["drawn_low"], row["drawn_high"], int(row["drawn_n"])))
             for _, row in frame.iterrows()
         ]
-        return [
-            (f"Formulas beside {self.settings['draws']} draws, n = {self.n}", frame.iloc[:, :3].assign(drawn=drawn))
-        ]
+        return [(f"Formulas and {self.settings['draws']} draws, n = {self.n}", frame.iloc[:, :3].assign(drawn=drawn))]

@@ -67,7 +67,7 @@ def estimate_organize(
 ) -> StudyEstimate:
     """Estimate memory, disk and time of `organize`, by rates measured on this machine in a second or two.
 
-    Parameters are those of `organize`; `control` says whether random weights are organised too (the time to run the
+    Parameters are those of `organize`; `control` says whether random weights are organized too (the time to run the
     model is not in).
 
     Raises

@@ -158,7 +158,7 @@ def _energy_figure(r: OrganizeResult) -> FigureSpec:
     if r.control_energy is not None and r.control_null_energy is not None:
         parts["random weights, organized"] = r.control_energy[:, 0]
         parts["random weights, shuffled"] = r.control_null_energy[:, 0]
-    return captions.figure("energy", bars({name: mean_interval(values) for name, values in parts.items()}))
+    return captions.figure("energy", bars({name: mean_interval(values).within(0, 1) for name, values in parts.items()}))
 
 
 def _landscape(r: OrganizeResult) -> list[FigureSpec]:

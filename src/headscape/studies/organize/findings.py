@@ -87,7 +87,7 @@ def _stability(r: OrganizeResult, measure: str) -> Finding:
         rest = f": by {measure} ({MEANINGS[measure]}) no head differs from another in any batch."
         return on_claim("organize.stability", cannot_tell("there is no ranking: no head differs from another"), rest)
     beyond = mean_of_pairs(own.overlaps_bottom - null.overlaps_bottom).within(-1, 1, own.step)
-    verdict = _judge(r, beyond, above=0.0, control="the same with each row's keys shuffled")
+    verdict = _judge(r, beyond, above=0.0, control="no more stable than with each row's keys shuffled")
     rest = f"""
         : by {measure} ({MEANINGS[measure]}), {own.always_bottom} of the {own.n_extreme} lowest-ranked heads
         recur in all {own.n_batches} batches (chance {own.always_by_chance:.2g}). The lowest tenths of two batches
@@ -119,8 +119,8 @@ def _random_weights(r: OrganizeResult) -> list[Finding]:
     if random.n < FEWEST_DRAWS:
         verdict = cannot_tell(f"{random.n} draws of random weights do not say what another would give", r.effect)
     rest = f"""
-        . Organizing concentrates the energy of the trained network {r.effect} times as much as its null, that
-        of random weights on the same inputs {random.value:.3g} times ({random.n} draws).
+        . Organizing concentrates the energy of the trained network {r.effect} times as much as that of its shuffled
+        rows, and with random weights on the same inputs {random.value:.3g} times ({random.n} draws).
     """
     return [on_claim("organize.learnt", verdict, rest, "energy")]
 
@@ -132,8 +132,8 @@ def _depth(r: OrganizeResult) -> list[Finding]:
     own = mean_interval(r.depth)
     verdict = _judge(r, own, above=chance, control="permuted heads")
     rest = f"""
-        : the distance of two heads goes with that of their layers (Mantel's rank correlation {own}; the largest of
-        {len(r.depth_permuted)} permutations of the heads has {r.depth_permuted.max():.2f}).
+        : the distance between two heads grows with that between their layers (Mantel's rank correlation {own}; the
+        largest of {len(r.depth_permuted)} permutations of the heads has {r.depth_permuted.max():.2f}).
     """
     return [on_claim("organize.depth", verdict, rest, "depth")]
 

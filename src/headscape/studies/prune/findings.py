@@ -115,7 +115,9 @@ def _against_gradients(r: PruneResult) -> list[Finding]:
         if own is None or rival is None or own is rival:
             continue
         differences = [own.minus(rival, i) for i in range(len(own.n))]
-        verdict = _everywhere(differences, "no difference to gradients, at the share of heads where it does worst")
+        verdict = _everywhere(
+            differences, "no difference from gradient importance, at the share of heads where it does worst"
+        )
         listed = ", ".join(f"{percent(d)} at {r.share(n)}" for n, d in zip(own.n, differences, strict=True))
         rest = f". Difference of costs under the same compensation, paired by input: {listed} (below 0 is better)."
         found.append(on_claim(claim, verdict, rest, "curves", criterion=_named(name)))
@@ -147,7 +149,7 @@ def _organized(r: PruneResult) -> list[Finding]:
     if own is None or len(controls) < 2:
         return []
     differences = [own.minus(c) for c in controls]
-    verdict = _everywhere(differences, "no difference to the better of permuted leaves and natural order")
+    verdict = _everywhere(differences, "no difference from the better of permuted leaves and natural order")
     areas = [f"{c.area.value:+.1%}" for c in (own, *controls)]
     rest = f": removing heads by {_named('l1_all')} costs {areas[0]} (mean over shares, uncompensated)"
     rest += f", {areas[1]} on trees with permuted leaves, {areas[2]} in the natural order."

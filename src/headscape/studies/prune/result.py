@@ -137,7 +137,7 @@ class PruneResult(Result):
         found = {
             f"Without {len(self.proposal)} of {len(self.heads)} heads, on held-out inputs": self.costs,
             f"Cost of removing heads with compensation {self.compensation} ({self.measure})": shown,
-            "The proposal beside as many heads by other criteria": self.evidence,
+            "The proposal, and as many heads by other criteria": self.evidence,
             "Accuracy by class": self.classes,
         }
         return [(title, frame) for title, frame in found.items() if len(frame)]

@@ -61,7 +61,8 @@ def _scores(r: SeriesResult, role: str) -> FigureSpec:
     k = list(r.role_names).index(role)
     mean = r.scores[:, k].mean(axis=1)
     best = np.argsort(-mean[-1], kind="stable")[:LINES]
-    series = [line(_names(r)[h], r.steps, [mean_interval(one[:, h]) for one in r.scores[:, k]]) for h in best]
+    spans = {h: [mean_interval(one[:, h]).within(0, 1) for one in r.scores[:, k]] for h in best}
+    series = [line(_names(r)[h], r.steps, spans[h]) for h in best]
     if np.isfinite(r.chance[k]):
         series.append(
             {"name": "attention at random", "x": r.steps, "y": np.full(len(r.steps), r.chance[k]), "dash": "dash"}

@@ -18,11 +18,11 @@ MAGNITUDE, OPERATIONS = 0.9, 2  # of RandAugment (9, 0.5): 9 of 10, as a share o
 def augmented(
     x: Tensor, labels: Tensor, kind: str, n_classes: int, generator: torch.Generator
 ) -> tuple[Tensor, Tensor]:
-    """Images (n, channel, height, width) of mean 0 and variance 1, changed, and what is wanted of them.
+    """Images (n, channel, height, width) of mean 0 and variance 1, changed, and their targets.
 
     "light" flips half of them and shifts each by up to one pixel. "paper" also makes two random changes (rotation,
     shear, brightness or contrast) with probability 1/2 each, erases a rectangle of a quarter of them, and mixes each
-    batch with itself in reverse, by mixup or cutmix; what is wanted is then a distribution (n, n_classes).
+    batch with itself in reverse, by mixup or cutmix; the targets are then distributions (n, n_classes).
     """
     if kind == "none":
         return x, labels

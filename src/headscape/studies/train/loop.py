@@ -290,7 +290,7 @@ _PROGRESS = ("step", "best", "stale", "curve", "losses", "layers")
 
 
 def _loss(logits: Tensor, wanted: Tensor, label_smoothing: float = 0.0) -> Tensor:
-    """Mean cross entropy; what is wanted are classes, or of images distributions over them."""
+    """Mean cross entropy; targets are classes, or for images distributions over them."""
     flat = logits.reshape(-1, logits.shape[-1]).float()
     goal = wanted if wanted.is_floating_point() else wanted.reshape(-1)
     return F.cross_entropy(flat, goal, label_smoothing=label_smoothing)

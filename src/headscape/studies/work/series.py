@@ -14,7 +14,7 @@ __all__ = ["bars", "level", "line"]
 
 
 def line(name: str, x: npt.ArrayLike, ends: Sequence[Interval], dash: str | None = None) -> dict[str, Any]:
-    """A line of a figure of kind "lines", with its intervals where all of them are known and say something."""
+    """A line of a figure of kind "lines", with its intervals where all of them are known and short enough to show."""
     found: dict[str, Any] = {"name": name, "x": np.asarray(x), "y": np.array([end.value for end in ends])}
     if ends and all(end.readable for end in ends):
         found |= _ends(ends)
@@ -28,7 +28,7 @@ def bars(named: Mapping[str, Interval]) -> dict[str, Any]:
 
 
 def _ends(ends: Sequence[Interval]) -> dict[str, Any]:
-    """Both ends of intervals, where they say something, and the number of inputs behind them."""
+    """Both ends of intervals, where they are short enough to show, and the number of inputs behind them."""
     shown = [end if end.readable else Interval(end.value, n=end.n) for end in ends]
     return {name: np.array([getattr(end, name) for end in shown]) for name in ("low", "high", "n")}
 
