@@ -14,6 +14,10 @@ from headscape.cli.shared import err, out, print_frame, print_json, progress_bar
 COLUMNS = {
     "score": "score: share of the head's attention on the pattern; chance: the same for attention spread at random",
     "copying": "copying: 1 if the head raises the logit of the token it attends to, -1 if it lowers it",
+    "score_distance": "score_distance: share of the variance of a row's scores that the distance of query and key explains",
+    "score_key": "score_key: the same of the key alone, whatever the query",
+    "score_pair": "score_pair: the same of the pair of tokens, what distance and key leave",
+    "sink_features": "sink_features: share of the first token's score that the five largest features of its key make",
     "holds": "share: of the inputs in which the head has the role; holds: whether it counts as a head of the role",
 }
 

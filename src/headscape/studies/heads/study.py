@@ -44,6 +44,13 @@ NEEDS = {
 }
 """What a role needs in addition to probabilities."""
 
+CIRCUITS = {
+    **dict.fromkeys(("induction", "duplicate"), ("copying", "score_pair")),
+    **dict.fromkeys(("previous", "self", "next", "local"), ("score_distance",)),
+    **{"first": ("score_key", "sink_features"), "punctuation": ("score_key",)},
+}
+"""Of a head's QK and OV circuit, what bears on a role, where it was measured: the columns of `organize`."""
+
 
 def find_heads(
     source: Run | Capture | AttentionTensor | OrganizeResult | list[OrganizeResult] | str | Path,
@@ -79,7 +86,9 @@ def find_heads(
     DataFrame
         block, layer, head, score (mean over batches), chance (the score of attention spread at random; for your own
         function its mean score on shuffled rows, of which a head must beat all 19), share (of the batches in which
-        the head holds the role), copying (of the OV circuit, beside induction where the weights were there), holds.
+        the head holds the role), holds. Before it, what of the head's circuits bears on the role, where the model was
+        there: copying (OV) for repeated tokens, and of an organized run score_distance, score_key or score_pair (QK) and
+        sink_features.
 
     >>> maps = np.zeros((4, 4, 2)); maps[1:, 0, 0] = 1; maps[:, :, 1] = 0.25; maps[0, 0, 0] = 1
     >>> hs.find_heads(hs.AttentionTensor(maps), "sink")[["layer", "head", "score", "holds"]]
@@ -171,8 +180,8 @@ def _named(parts: Parts, role: str) -> pd.DataFrame:
     found = heads.iloc[table["number"]][["block", "layer", "head"]].reset_index(drop=True)
     for name in ("score", "chance", "share"):
         found[name] = table[name].to_numpy()
-    if role == "induction" and "copying" in heads:
-        found["copying"] = heads["copying"].iloc[table["number"]].to_numpy()
+    for name in [name for name in CIRCUITS.get(role, ()) if name in heads]:
+        found[name] = heads[name].iloc[table["number"]].to_numpy()
     return found.assign(holds=table["enough"].to_numpy(dtype=bool))
 
 
