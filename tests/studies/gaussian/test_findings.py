@@ -177,6 +177,15 @@ def test_bands_of_cosines_and_spreads_stay_where_these_can_be(result):
         assert all((line["low"] >= least).all() and (line["high"] <= 1).all() for line in banded)
 
 
+def test_bands_of_ratios_do_not_fall_below_zero(result):
+    folds = result.folds.copy()
+    k = list(result.heads.columns.drop(["block", "layer", "head", "note"])).index("trace_ratio")
+    folds[1:, :, k] *= np.r_[np.ones(len(folds) - 2), 9.0][:, None]  # without the last input it is far larger
+    figure = next(f for f in changed(result, folds=folds).figures() if f.id == "propagated")
+    banded = [line for line in figure.data["series"] if "low" in line]
+    assert banded and all((line["low"] >= 0).all() for line in banded)
+
+
 def test_one_input_that_mixes_slower_than_the_rest_does_not_hide_them(result):
     """Spreads over many orders of magnitude have no mean to speak of, but a median."""
     arrays = dict(result.arrays)
