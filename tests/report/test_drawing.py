@@ -92,7 +92,7 @@ def test_the_name_of_an_axis_is_whole_also_above_long_names_of_bars():
 def test_ranks_have_whole_numbers_on_the_axis(n):
     with style():
         drawn = figure("lines", series=[{"name": "a", "x": np.arange(1, n + 1), "y": np.arange(n)}])
-        drawn.savefig(io.BytesIO(), format="png")
+        drawn.savefig(io.BytesIO(), format="png", dpi="figure")
     (ax,) = drawn.axes
     assert all(float(at).is_integer() for at in ax.get_xticks())
 
@@ -103,7 +103,7 @@ def test_numbers_of_a_short_log_axis_do_not_run_into_each_other(top):
     spec = FigureSpec(id="f", title="F", kind="lines", data={"series": lines}, read="Look.", log_y=True)
     with style():
         drawn = draw(spec, SECTION)
-        drawn.savefig(io.BytesIO(), format="png")
+        drawn.savefig(io.BytesIO(), format="png", dpi="figure")
         low, high = drawn.axes[0].get_ylim()
         texts = drawn.axes[0].get_yticklabels(which="both")
         shown = [t for t in texts if t.get_text() and low <= t.get_position()[1] <= high]
@@ -116,9 +116,21 @@ def test_names_in_a_legend_are_whole(length):
     lines = [{"name": f"{k} " + ("random weights, " * 3)[: length - 2], "x": [1, 2], "y": [1, 2]} for k in range(4)]
     with style():
         drawn = figure("lines", series=lines)
-        drawn.savefig(io.BytesIO(), format="png")
+        drawn.savefig(io.BytesIO(), format="png", dpi="figure")
         box = drawn.legends[0].get_window_extent()
     assert box.x0 >= 0 and box.x1 <= drawn.bbox.x1
+
+
+def test_a_map_of_attention_starts_at_0_and_a_title_is_whole():
+    panel = {"name": "a", "values": np.full((3, 3), 0.25)}
+    assert figure("maps", panels=[panel]).axes[0].images[0].get_clim() == (0, 0.5)
+    title = "What removing heads costs, compensation linear"
+    with style():
+        data = {"series": [{"name": "a", "x": [1, 2], "y": [-5.0, 20.0]}]}
+        spec = FigureSpec(id="f", title=title, kind="lines", data=data, read="Look.", y_label="drop of accuracy (%)")
+        drawn = draw(spec, SECTION)
+        drawn.savefig(io.BytesIO(), format="png", dpi="figure")
+        assert drawn.axes[0].title.get_window_extent().x1 <= drawn.bbox.x1
 
 
 def test_between_layers_an_axis_has_no_ticks():

@@ -53,7 +53,7 @@ def test_open_symbols_have_an_edge_that_is_seen():
     assert len(widths) == 8 and all(width > 1 for symbol, width in widths.items() if symbol.endswith("-open"))
 
 
-@pytest.mark.parametrize(("top", "expected"), [(5.0, None), (12.0, "D2"), (900.0, "D2"), (2000.0, None)])
+@pytest.mark.parametrize(("top", "expected"), [(4.0, None), (8.0, "D2"), (900.0, "D2"), (2000.0, None)])
 def test_axes_of_one_to_three_decades_name_1_2_and_5(top, expected):
     """All nine digits of a decade run into each other."""
     for kind, data in (

@@ -86,7 +86,7 @@ def words(text: object, limit: int = 60) -> str:
 
 def label_axes(ax: Axes, spec: FigureSpec) -> None:
     """Set title, labels and scales."""
-    ax.set(title=fill(words(spec.title, 120), 46), xlabel=words(spec.x_label), ylabel=fill(words(spec.y_label), 26))
+    ax.set(title=fill(words(spec.title, 120), 40), xlabel=words(spec.x_label), ylabel=fill(words(spec.y_label), 26))
     ax.set(xscale="log" if spec.log_x else "linear", yscale="log" if spec.log_y else "linear")
     for axis, log, name in ((ax.xaxis, spec.log_x, "x"), (ax.yaxis, spec.log_y, "y")):
         span = decades(spec, name) if log else math.inf
@@ -227,8 +227,8 @@ def _maps(spec: FigureSpec) -> Figure:
         signed = np.nanmin(values, initial=0) < 0
         low, high = limits(values, 0.0 if signed else None) or (None, None)
         colours, shown = (DIVERGING, values) if signed else (ATTENTION, np.sqrt(values))
-        if not signed and panel.get("high") is not None:
-            low, high = 0.0, float(np.sqrt(panel["high"]))
+        if not signed:  # from 0, as on the page
+            low, high = 0.0, float(np.sqrt(panel.get("high", np.nanmax(values, initial=0))))
         image = ax.imshow(shown, aspect="auto", cmap=colours, interpolation="nearest", vmin=low, vmax=high)
         ax.set_title(words(panel.get("name", "")), fontsize=8)
         for axis, n, key in ((ax.xaxis, values.shape[1], "key_tokens"), (ax.yaxis, values.shape[0], "query_tokens")):

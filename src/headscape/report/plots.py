@@ -41,7 +41,7 @@ def layout_of(spec: FigureSpec) -> dict[str, Any]:
     axes: dict[str, dict[str, Any]] = {}
     for axis, label, log, most in (("x", spec.x_label, spec.log_x, WIDE), ("y", spec.y_label, spec.log_y, HIGH)):
         title = {"text": "<br>".join(map(plotly_text, wrap(label, most)))}
-        steps = {"dtick": "D2"} if log and 1 <= decades(spec, axis) <= 3 else {}  # 1, 2, 5: nine digits run together
+        steps = {"dtick": "D2"} if log and 0.7 <= decades(spec, axis) <= 3 else {}  # 1, 2, 5: nine digits run together
         axes[f"{axis}axis"] = {"title": title, "type": "log" if log else "-", **steps}
     return axes
 

@@ -205,6 +205,15 @@ def test_bands_of_cosines_and_spreads_stay_where_these_can_be(result):
         assert all((line["low"] >= least).all() and (line["high"] <= 1).all() for line in banded)
 
 
+def test_bands_of_ratios_do_not_fall_below_zero(result):
+    folds = result.folds.copy()
+    k = list(result.heads.columns.drop(["block", "layer", "head", "note"])).index("trace_ratio")
+    folds[1:, :, k] *= np.r_[np.ones(len(folds) - 2), 9.0][:, None]  # without the last input it is far larger
+    figure = next(f for f in changed(result, folds=folds).figures() if f.id == "propagated")
+    banded = [line for line in figure.data["series"] if "low" in line]
+    assert banded and all((line["low"] >= 0).all() for line in banded)
+
+
 def test_larger_spectra_are_judged_by_pairs_of_inputs(result):
     arrays = dict(result.arrays)
     base = np.geomspace(1e-6, 1e-2, 8)  # inputs differ by far more than alpha does

@@ -5,6 +5,7 @@ import shutil
 
 import numpy as np
 import pytest
+from scipy.stats import t
 from typer.testing import CliRunner
 
 import headscape as hs
@@ -17,6 +18,7 @@ from headscape.report.pictures import picture
 from headscape.runs import Run
 from headscape.statistics.maps import row_entropy
 from headscape.studies import open_result
+from headscape.studies.prompt.figures import _line
 from headscape.studies.prompt.maps import MEASURES, measure_map
 from headscape.studies.prompt.result import PromptResult
 from headscape.studies.prompt.study import prompt
@@ -142,6 +144,21 @@ def test_maps_have_a_gap_between_shots(done):
     lower = np.tril_indices(len(result.words))
     np.testing.assert_array_equal(kept[lower], result.word_maps["trained"][0][lower])
     assert np.isnan(kept[0, 1])
+
+
+def test_attention_beside_the_cosines_has_one_scale(done):
+    _, _, result = done
+    panels = next(spec for spec in result.figures() if spec.id == "cosine-maps").data["panels"]
+    high = {panel.get("high") for panel in panels[1:]}
+    assert len(panels) > 2 and high == {max(np.nanmax(panel["values"]) for panel in panels[1:])}
+
+
+def test_one_prompt_that_is_unlike_the_others_widens_no_band_of_correlations_beyond_students():
+    """Of one sign by chance, and over orders of magnitude: the interval for skewed inputs would reach 1."""
+    row = np.array([0.1, 1e-4])
+    drawn = _line("a", row[:, None], least=-1.0)
+    reach = t.ppf(0.975, 1) * row.std(ddof=1) / 2**0.5
+    assert drawn["high"][0] == pytest.approx(row.mean() + reach)
 
 
 def test_qk_norm_is_said_and_scores_are_scaled_instead():

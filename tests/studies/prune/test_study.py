@@ -86,7 +86,7 @@ def test_another_text_is_another_study_and_both_are_kept(result, run, model, tmp
 def test_auto_takes_the_best_on_the_choosing_text(result, run, model):
     best = result.choice.iloc[0]
     assert (result.criterion, result.compensation) == (best["criterion"], best["compensation"])
-    assert best["compared on"] == "2 inputs" and best["cost"] == result.choice["cost"].min()
+    assert best["compared on"] == "all inputs" and best["cost"] == result.choice["cost"].min()
     assert not set(result.choice["criterion"]) & {"leave_one_out", "l1_all_random", "l1_all_natural", "random"}
     kept = kept_studies(hs.Run.open(run), "prune")
     ranked = rank_heads(run, "auto", model, JUDGE)

@@ -60,7 +60,7 @@ function headMap(box, figure) {
       const [dx, dy] = solid ? [Math.cos(2.4 * i), Math.sin(2.4 * i)] : [at[pair[0]] - middle[pair[0]], -(at[pair[1]] - middle[pair[1]]) || 0.01];
       const size = Math.hypot(dx, dy) || 1;
       const where = solid ? { x: at[0], y: at[1], z: at[2] } : { x: at[pair[0]], y: n > 1 ? at[pair[1]] : 0 };
-      return { ...where, text: plotText(text.replace(/ *\(.*\)$/, "")), ax: (46 * dx) / size, ay: (46 * dy) / size, arrowcolor: theme.muted, arrowwidth: 1, arrowhead: 0,
+      return { ...where, text: plotText(text.replace(/( \([^)]*\))? \d+\/\d+ .*$/, "")), ax: (46 * dx) / size, ay: (46 * dy) / size, arrowcolor: theme.muted, arrowwidth: 1, arrowhead: 0,
         bgcolor: theme.card, opacity: 0.82, borderpad: 2, font: { size: 12, color: theme.ink } };
     });
   }

@@ -70,7 +70,7 @@ function headTree(box, figure) {
       const count = run.stop - run.start;
       const options = run.level === depth - 1
         ? [headShort(rows[order[run.start]])]
-        : [nameOf(run), nameOf(run)?.replace(/ *\(.*\)$/, ""), run.level ? String(count) : `${count} heads`];
+        : [nameOf(run), nameOf(run)?.replace(/( \([^)]*\))? \d+\/\d+ .*$/, ""), run.level ? String(count) : `${count} heads`];
       const text = options.find((t) => t && t.length * 6.6 + (t === String(count) ? 18 : 8) < (right - left) * pixels);
       if (text) found.push({ text, x: (left + right) / 2, y: run.level });
     }

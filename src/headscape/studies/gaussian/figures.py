@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
-from headscape.intervals import Interval, mean_interval, median_interval
+from headscape.intervals import Interval, median_interval, student_interval
 from headscape.results import Captions, FigureSpec
 from headscape.statistics.thesis import THESIS
 from headscape.studies.gaussian.findings import LINKS, MIXED
@@ -160,21 +160,24 @@ def _next(r: GaussianResult) -> FigureSpec:
 
 
 def _by_layer(
-    r: GaussianResult, columns: dict[str, str], sources: Sequence[str] = ("trained",)
+    r: GaussianResult, columns: dict[str, str], sources: Sequence[str] = ("trained",), least: float = -np.inf
 ) -> list[dict[str, Any]]:
-    """One line per column {name: column} and source: mean over the heads of each layer, with its interval over inputs."""
+    """One line per column {name: column} and source: mean over the heads of each layer, with its interval over inputs.
+
+    `least` is the smallest value that can be.
+    """
     series = []
     for name, column in columns.items():
         for source in [source for source in sources if source in r.frames]:
             known = r.frames[source][0].dropna(subset=column)["layer"].unique()
             means = [frame.groupby("layer")[column].mean() for frame in r.frames[source]]
-            ends = [over_inputs([mean[layer] for mean in means], float) for layer in known]
+            ends = [over_inputs([mean[layer] for mean in means], float).within(least, np.inf) for layer in known]
             series.append(line(name or source, known, ends, "dash" if column.endswith("propagated") else None))
     return series
 
 
 def _propagated(r: GaussianResult) -> FigureSpec:
-    series = _by_layer(r, {"": "trace_ratio"}, ("trained", "random weights"))
+    series = _by_layer(r, {"": "trace_ratio"}, ("trained", "random weights"), least=0.0)
     return _lines("propagated", [*series, level("equal", series[0]["x"], 1.0)])
 
 
@@ -196,8 +199,8 @@ def _depth(r: GaussianResult, part: int) -> FigureSpec:
     for name, spread in _versions(r, "depth/").items():
         dash = "dot" if name.startswith("random") else "dash" if "no skip" in name else None
         values, floor = spread[:, :, part], float(r.arrays[f"floor/{name}"][0])
-        middle, shown, least = (
-            (mean_interval, values, -1.0) if part else (median_interval, np.maximum(values, floor), floor)
+        middle, shown, least = (  # a cosine may have either sign
+            (student_interval, values, -1.0) if part else (median_interval, np.maximum(values, floor), floor)
         )
         spans = [middle(column).within(least, 1.0) for column in shown.T]
         series.append(line(name, np.arange(values.shape[1]), spans, dash))
@@ -245,12 +248,12 @@ def _divergence(r: GaussianResult) -> FigureSpec:
 
 
 def _rank(r: GaussianResult) -> FigureSpec:
-    series = _by_layer(r, {"": "rank90"}, ("trained", "random weights"))
+    series = _by_layer(r, {"": "rank90"}, ("trained", "random weights"), least=1.0)
     return _lines("rank", [*series, level("log n", series[0]["x"], float(np.log(r.n_token)))])
 
 
 def _data(r: GaussianResult) -> FigureSpec:
-    series = _by_layer(r, {"W_q": "data_query", "W_k": "data_key", "W_v": "data_value"})
+    series = _by_layer(r, {"W_q": "data_query", "W_k": "data_key", "W_v": "data_value"}, least=0.0)
     return _lines("data", [*series, level("random directions", series[0]["x"], 1.0)])
 
 

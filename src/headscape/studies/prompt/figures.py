@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
-from headscape.intervals import mean_interval
+from headscape.intervals import mean_interval, student_interval
 from headscape.results import Captions, FigureSpec
 from headscape.statistics.thesis import THESIS
 from headscape.studies.prompt.maps import MEASURES
@@ -100,11 +100,11 @@ def _edited(r: PromptResult, name: str, layers: Sequence[int]) -> FigureSpec:
 
 
 def _with_cosines(r: PromptResult) -> FigureSpec:
-    maps = {"cosine of embeddings": r.token_cosines}
-    maps |= {f"attention, layer {n}": r.token_maps[n] for n in range(min(3, r.n_layers))}
-    return captions.figure(
-        "cosine-maps", {"panels": [_panel(name, values, r.tokens, r.token_shots) for name, values in maps.items()]}
-    )
+    maps = {f"attention, layer {n}": r.token_maps[n] for n in range(min(3, r.n_layers))}
+    high = float(max(np.nanmax(one) for one in maps.values()))
+    panels = [_panel("cosine of embeddings", r.token_cosines, r.tokens, r.token_shots)]
+    panels += [_panel(name, values, r.tokens, r.token_shots) | {"high": high} for name, values in maps.items()]
+    return captions.figure("cosine-maps", {"panels": panels})
 
 
 def _sweep(r: PromptResult, s: Sweep) -> list[FigureSpec]:
@@ -144,7 +144,8 @@ def _sweep(r: PromptResult, s: Sweep) -> list[FigureSpec]:
 
 def _line(name: str, values: Array, dash: str | None = None, least: float = 0.0) -> dict[str, Any]:
     """Mean over prompts by layer, of values (n_prompt, n_layer) from `least` to 1, with its interval."""
-    return line(name, np.arange(values.shape[1]), [mean_interval(column).within(least, 1) for column in values.T], dash)
+    interval = student_interval if least < 0 else mean_interval  # of either sign: a few of one sign suggest no skew
+    return line(name, np.arange(values.shape[1]), [interval(column).within(least, 1) for column in values.T], dash)
 
 
 def _lines(entry: str, series: Sequence[dict[str, Any]], **given: Any) -> FigureSpec:

@@ -71,7 +71,8 @@ def choose(ranking: Ranking, criteria: Sequence[str], compensations: Sequence[st
         found = {pair: _mean_cost(evaluations, on, heads, pair[1]) for pair, heads in sets.items()}
         order = sorted(pairs, key=lambda pair: (found[pair], pairs.index(pair)))
         kept = order[: len(order) // 2] if few < full else []
-        rows = [(*pair, found[pair], f"{min(few, full)} inputs") for pair in order if pair not in kept] + rows
+        share = f"{few} inputs" if few < full else "all inputs"  # of images one file holds many
+        rows = [(*pair, found[pair], share) for pair in order if pair not in kept] + rows
         pairs, few = kept, 2 * few
     return pd.DataFrame(rows, columns=columns)
 
