@@ -33,7 +33,7 @@ def run(model, tmp_path_factory):
 
 
 @pytest.fixture(scope="module")
-def organised(run):
+def organized(run):
     return organize(run, model=False, threads=1)
 
 
@@ -75,25 +75,25 @@ def test_evenness_of_blocks_bounds_the_evenness_of_rows():
         assert (role_scores(X)["even blocks"] > role_scores(single)["uniform"]).all()
 
 
-def test_organize_keeps_the_grid_and_says_so(run, organised):
-    assert organised.tree.n_leaves == 8 and organised.query_trees[0].n_leaves == 7
-    assert organised.settings["pool"] == 7
-    assert any("pooled to 7 blocks of tokens" in finding.text for finding in organised.findings())
-    assert "own block" in organised.to_frame() and "previous" not in organised.to_frame()
+def test_organize_keeps_the_grid_and_says_so(run, organized):
+    assert organized.tree.n_leaves == 8 and organized.query_trees[0].n_leaves == 7
+    assert organized.settings["pool"] == 7
+    assert any("pooled to 7 blocks of tokens" in finding.text for finding in organized.findings())
+    assert "own block" in organized.to_frame() and "previous" not in organized.to_frame()
     X = hs.open_capture(run).tensor(0)
     null = shuffled_rows(X, 1)
     assert null.pooled and not null.values[~null.present].any()
     np.testing.assert_allclose(np.sort(null.values, axis=1), np.sort(X.values, axis=1))
 
 
-def test_prune_ranks_on_pooled_maps_and_says_what_it_cannot(run, model, organised):
+def test_prune_ranks_on_pooled_maps_and_says_what_it_cannot(run, model, organized):
     table = hs.rank_heads(run, criterion="l1_all", model=model)
     assert len(table) == 8 and np.isfinite(table["score"]).all()
     with pytest.raises(hs.InputError, match="a pooled capture lacks what needs whole maps"):
         hs.rank_heads(run, criterion="attention_entropy", model=model)
 
 
-def test_the_report_names_blocks_by_their_tokens(run, organised):
+def test_the_report_names_blocks_by_their_tokens(run, organized):
     from headscape.report import write_report
     from headscape.report.headmaps import draw_maps
 
@@ -102,7 +102,7 @@ def test_the_report_names_blocks_by_their_tokens(run, organised):
     facts = maps.facts["batches"][0]["blocks"]["decoder"]
     assert facts["shape"] == [7, 7] and facts["query_tokens"][0].startswith("0-3 ")
     assert any("24 x 24 tokens in 7 x 7 blocks" in note for note in maps.notes)
-    page = write_report(cap.run, [organised]).read_text()
+    page = write_report(cap.run, [organized]).read_text()
     assert "pooled to 7 blocks" in page and "21-23 " in page
 
 
@@ -114,7 +114,7 @@ def test_studies_of_single_entries_refuse_in_one_line(run):
         assert "\n" not in str(caught.value) and "--pool" in str(caught.value)
 
 
-def test_compare_refuses_blocks_beside_tokens(run, organised, model, tmp_path):
+def test_compare_refuses_blocks_beside_tokens(run, organized, model, tmp_path):
     from headscape.studies.compare.runs import read_runs
 
     twin, whole = tmp_path / "twin", tmp_path / "whole"
