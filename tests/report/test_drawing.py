@@ -133,6 +133,17 @@ def test_a_map_of_attention_starts_at_0_and_a_title_is_whole():
         assert drawn.axes[0].title.get_window_extent().x1 <= drawn.bbox.x1
 
 
+def test_long_names_take_no_room_from_the_data():
+    def height(names):
+        with style():
+            drawn = figure("violins", groups=[{"name": name, "values": [0.0, 1.0]} for name in names])
+            drawn.savefig(io.BytesIO(), format="png", dpi="figure")
+            return drawn.axes[0].get_window_extent().height
+
+    short, long = (height([f"{k}{end}" for k in range(10)]) for end in ("", " network on other input"))
+    assert long > 0.75 * short
+
+
 def test_between_layers_an_axis_has_no_ticks():
     data = {"series": [{"name": "a", "x": [1, 2, 3], "y": [0.0, 1.0, 2.0]}]}
     ticks = figure("lines", **data).axes[0].get_xticks()

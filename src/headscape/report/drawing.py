@@ -45,6 +45,8 @@ DASHED = {"dash": "dashed", "dot": "dotted", "dashdot": "dashdot"}  # matplotlib
 _BLUES = ("#f6f5f0", "#b9d2e8", "#6ea9d4", "#3079b8", "#0e4f90", "#062c5c")
 WIDEST = 48
 """Characters of two names that stand side by side in the legend of a column."""
+LETTER = 0.04
+"""Inches that a letter of a steep name is high."""
 FEW_NAMES = 6
 """Long names that fit under a column where they are slanted a little."""
 ATTENTION = LinearSegmentedColormap.from_list("attention", _BLUES)
@@ -156,13 +158,16 @@ def _bars(spec: FigureSpec) -> Figure:
         looks: dict[str, Any] = {"color": LIGHT[i % len(LIGHT)], "hatch": ("", "//", "..", "xx")[i % 4]}
         whisker = {"lw": 0.8, "capsize": 2}
         ax.bar(at, values[here], width * 0.94, yerr=spread, label=words(name), error_kw=whisker, **looks)
-    _name_columns(ax, list(places))
+    _name_columns(figure, ax, list(places))
     return _legend(figure, len(groups))
 
 
-def _name_columns(ax: Axes, names: Sequence[str]) -> None:
+def _name_columns(figure: Figure, ax: Axes, names: Sequence[str]) -> None:
     """Put names under the places 0, 1, ..; long ones slanted, so that they do not run into each other."""
-    long, steep = max(map(len, names), default=0) > 8, len(names) > FEW_NAMES
+    longest = max(map(len, names), default=0)
+    long, steep = longest > 8, len(names) > FEW_NAMES
+    if long and steep:  # or little is left for the data
+        figure.set_figheight(figure.get_figheight() + LETTER * longest)
     looks: dict[str, Any] = {"rotation": 60 if steep else 25, "rotation_mode": "anchor", "ha": "right", "va": "center"}
     ax.set_xticks(range(len(names)), names, **looks if long else {})
 
@@ -176,10 +181,13 @@ def heatmap(spec: FigureSpec, height: float = 3.0) -> Figure:
     image = ax.imshow(values, aspect="auto", interpolation="nearest", cmap=colours, vmin=low, vmax=high)
     figure.colorbar(image, ax=ax, label=words(spec.value_label), shrink=0.9)
     columns, rows = (spec.data.get(key) for key in ("columns", "rows"))
-    for n, names, put in ((values.shape[1], columns, ax.set_xticks), (values.shape[0], rows, ax.set_yticks)):
+    for n, names, put, most in (
+        (values.shape[1], columns, ax.set_xticks, 16),
+        (values.shape[0], rows, ax.set_yticks, 24),
+    ):
         if names is not None:
             at = ticks(n, 16)
-            put(at, [words(list(names)[j], 16) for j in at])
+            put(at, [words(list(names)[j], most) for j in at])
     crowded = values.shape[1] > 12 or (columns is not None and sum(len(str(name)) for name in columns) > 30)
     ax.tick_params(axis="x", rotation=60 if crowded else 0)
     return figure
@@ -210,7 +218,7 @@ def _violins(spec: FigureSpec) -> Figure:
         shown_names = ["\n".join([name, *printed(drawn, i, 2 if many else 3)]) for i, name in enumerate(shown_names)]
         ax.set_xticks(range(len(names)), shown_names, fontsize=5 if many else 6)
     else:
-        _name_columns(ax, shown_names)
+        _name_columns(figure, ax, shown_names)
     ax.set_xlim(-0.55, len(names) - 0.45)
     return _legend(figure, 3)
 
