@@ -30,7 +30,7 @@ from headscape.studies.prompt.text import Entry, Layout, chat_text, choose_shots
 from headscape.studies.work.folder import study_folder
 from headscape.studies.work.handing import models_for
 from headscape.studies.work.how import How, Work
-from headscape.studies.work.models import model_place, model_run
+from headscape.studies.work.models import Loader, model_place, model_run
 from headscape.studies.work.units import run_units
 
 if TYPE_CHECKING:
@@ -126,7 +126,6 @@ def prompt(
     >>> {finding.claim: finding.verdict for finding in result.findings() if finding.claim}
     {'prompt.depth': 'cannot tell', 'prompt.shots': 'cannot tell', ...}
     """
-    from headscape.attention.models import load_model
     from headscape.studies.prompt.versions import LONGEST, Task, check_model, encode
 
     work = Work.of(**how)
@@ -139,7 +138,7 @@ def prompt(
     for text in [*texts, *(asked[sweep[-1]][0] if sweep else [])]:
         encode(model, text, LONGEST)  # one that is too long is refused now
     if control is True:
-        control = load_model(model.source, device=model.device, dtype=model.dtype, random_init=random_state)
+        control = Loader(model.device).load(model.source, model.dtype, random_state)
     models = {"model": model} | ({"control": control} if control else {})
     facts = {"word": targets[0].word, "shots": shots, "prompts": prompts, "alphas": list(alphas), "chat": chat}
     facts |= {"permutations": permutations, "seed": random_state}

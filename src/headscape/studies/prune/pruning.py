@@ -11,6 +11,7 @@ from headscape.captures import Capture, open_capture
 from headscape.errors import InputError
 from headscape.pruning.compensation import Fitted, digest_of
 from headscape.studies.prune.inputs import REPEATS, Prepared, prepare_inputs
+from headscape.studies.work.models import Loader
 from headscape.tensor import HeadId
 
 if TYPE_CHECKING:
@@ -86,9 +87,7 @@ class Pruning:
 
     def load(self) -> Model:
         """Load the model."""
-        from headscape.attention.models import load_model
-
-        return self.checked(load_model(self.source, device=self.device, dtype=self.dtype))
+        return self.checked(Loader(self.device).load(self.source, self.dtype))
 
     def checked(self, model: Model) -> Model:
         """The model; `InputError` where its weights are not those that are pruned."""
