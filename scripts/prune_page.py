@@ -24,7 +24,8 @@ PAGE, RESULTS = ROOT / "docs" / "prune.md", ROOT / "docs" / "results" / "prune"
 START, END = "<!-- tables: scripts/prune_page.py -->\n", "<!-- end of tables -->\n"
 NAMES = {
     "novelty": "`novelty`, linear (the default)",
-    "novelty + heal": "`novelty`, linear, then healed (`--heal {steps}`)",
+    "novelty + heal 40": "`novelty`, linear, then healed (`--heal 40`)",
+    "novelty + heal 100": "`novelty`, linear, then healed (`--heal 100`)",
     "michel": "gradient importance (Michel et al. 2019)",
     "michel + linear": "gradient importance, linear compensation",
     "flap": "FLAP (An et al. 2024)",
@@ -42,7 +43,7 @@ KINDS = {
     "accuracy": ("drop of accuracy in points", "images"),
 }
 
-USED = ("novelty", "novelty + heal", "slimgpt", "slimllm", "flap", "wanda", "michel", "random")
+USED = ("novelty", "novelty + heal 40", "novelty + heal 100", "slimgpt", "slimllm", "flap", "wanda", "michel", "random")
 FEW = 8  # comparisons that are listed with their numbers
 
 
@@ -94,9 +95,6 @@ def row(name: str, cells: list[Interval | None]) -> str:
 def label(found: dict[str, Any], name: str) -> str:
     """A method as readers know it."""
     draws = sum(re.fullmatch(r"random \d", one) is not None for one in found["methods"])
-    if name == "novelty + heal":
-        steps = {str(share["steps"]) for share in found["methods"][name].values()}
-        return NAMES[name].format(steps=" or ".join(sorted(steps)))
     return NAMES.get(name) or (f"random, {draws} draws".replace("1 draws", "1 draw") if name == "random" else name)
 
 

@@ -31,7 +31,7 @@ from headscape.studies.prune.pruning import Pruning
 from headscape.studies.work.folder import Folder
 from headscape.studies.work.how import Work
 
-HEALED = "novelty + heal"
+HEALED = "novelty + heal "  # and how many steps
 MAIN = ("text", "accuracy", "similarity")
 METHODS = [
     *("novelty", "michel", "flap", "wanda", "slimllm", "slimgpt", "depth", "random 0", "random 1", "random 2"),
@@ -49,19 +49,19 @@ def main() -> None:
     parser.add_argument("--first", type=int, help="judge on the first windows of text (or images, pairs) only")
     parser.add_argument("--others", type=int, help="and on the first windows of every other ability only")
     parser.add_argument("--shares", default="10,20,30,40,50")
-    parser.add_argument("--methods", default=",".join(METHODS))
+    parser.add_argument("--methods", default=",".join(METHODS), help=f"or `{HEALED}40`, healed by so many steps")
     parser.add_argument("--unit", default="head")
     parser.add_argument("--repeats", type=float, default=REPEATS)
-    parser.add_argument(
-        "--heal", type=int, default=40, help="steps of the method `novelty + heal`, which is not a default one"
-    )
     args = parser.parse_args()
     torch.set_num_threads(1)
     captured = open_capture(args.run)
     model = hs.load_model(json.loads((args.run / "run.json").read_text())["model"]["source"], device="cpu")
     options = {"inputs": args.text, "calibrate": args.calibrate, "windows": args.windows, "repeats": args.repeats}
-    steps = args.heal if HEALED in args.methods.split(",") else 0
-    pruning = Pruning.of(captured, model, captured.blocks[0], **options, unit=args.unit, heal=steps)
+    methods = args.methods.split(",")
+    steps = {0, *(int(method.removeprefix(HEALED)) for method in methods if method.startswith(HEALED))}
+    if len(steps) > 2:
+        parser.error("healing takes new windows for its steps: give one number of them at a time")
+    pruning = Pruning.of(captured, model, captured.blocks[0], **options, unit=args.unit, heal=max(steps))
     live = pruning.prepare(model, captured)
     units = args.run / "prune" / "units"  # what `headscape prune` calibrated is taken
     folder = Folder("prune", "rivals", units, units)
@@ -81,14 +81,15 @@ def main() -> None:
             evaluate(found.setdefault(name, {}), judge, {}, model, few)
     started = time.process_time()
     for share in args.shares.split(","):
-        for method in args.methods.split(","):
+        for method in methods:
             n = round(int(share) / 100 * len(live.evidence.heads))
-            removal = removed("novelty" if method == HEALED else method, live.evidence, n, known)
+            healed = method.startswith(HEALED)
+            removal = removed("novelty" if healed else method, live.evidence, n, known)
             row = found.setdefault("methods", {}).setdefault(method, {}).setdefault(share, {})
             heads = sorted(f"{name}.{h}" for name, layer in removal.items() for h in layer.heads)
             row["n"] = len(heads)
-            if method == HEALED:
-                removal, row["steps"] = heal(model, removal, live.healing or live.evidence.fit, steps), steps
+            if healed:
+                removal = heal(model, removal, live.healing or live.evidence.fit, max(steps))
             evaluate(row.setdefault("losses", {}), live.judging, removal, model, few)
             write_json(args.out, found)
             text = next(iter(row["losses"].values()))
