@@ -4,7 +4,7 @@
 
 Every batch is captured whole and pooled from the same pass, and both tensors are organised alike. The cophenetic
 distance of two heads in a tree is the share of all heads in the smallest folder that holds both; agreement is Pearson's
-correlation of these over the pairs of heads, averaged over batches, with a bootstrap interval over batches. Beside it
+correlation of these over the pairs of heads, averaged over batches, with Student's interval over batches. Beside it
 stands what whole maps of two different batches agree on (a pooled tree cannot be asked for more), and the agreement of
 the two consensus trees. Distances: Spearman's correlation of the head distances themselves.
 """
@@ -22,7 +22,7 @@ from headscape.attention.capture import _run_sample
 from headscape.attention.capture_tap import CaptureTap, Memory
 from headscape.attention.samples import samples_of
 from headscape.attention.tapping import tapped
-from headscape.results import bootstrap
+from headscape.intervals import student_interval
 from headscape.tensor import AttentionTensor
 from headscape.tree import PartitionTree
 
@@ -89,18 +89,13 @@ def main() -> None:
     for name in args.models:
         fits, n, pool, n_heads = fits_of(name, args.tokens, args.pool, args.batches)
         whole, pooled = [f[0] for f in fits], [f[2] for f in fits]
-        agree = bootstrap(np.array([correlation(a.trees_[2], b.trees_[2]) for a, b in zip(whole, pooled, strict=True)]))
+        pairs = list(zip(whole, pooled, strict=True))
+        upper = np.triu_indices(n_heads, 1)
+        agree = student_interval([correlation(a.trees_[2], b.trees_[2]) for a, b in pairs]).within(-1, 1)
         others = [correlation(a.trees_[2], b.trees_[2]) for a, b in itertools.combinations(whole, 2)]
         consensus = correlation(hs.consensus(whole).tree, hs.consensus(pooled).tree)
-        upper = np.triu_indices(n_heads, 1)
-        rank = bootstrap(
-            np.array(
-                [
-                    spearmanr(a.distances_[2][upper], b.distances_[2][upper]).statistic
-                    for a, b in zip(whole, pooled, strict=True)
-                ]
-            )
-        )
+        distances = [[fit.distances_[2][upper] for fit in pair] for pair in pairs]
+        rank = student_interval([spearmanr(*both).statistic for both in distances]).within(-1, 1)
         ratio = np.median([f[3] / f[1] for f in fits])
         print(
             f"\r| {name} | {n} -> {pool} | {n_heads} | {agree} | {consensus:.2f} | {np.mean(others):.2f} | {rank} "

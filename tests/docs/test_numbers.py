@@ -113,3 +113,43 @@ def test_the_hostile_cases_that_are_counted_are_there():
     page = (DOCS / "reliability.md").read_text()
     families = import_module("hostile").families()
     assert f"{sum(map(len, families.values()))} cases." in page
+
+
+ENDS = re.compile(r"\[[-+]?[\d.]+(?:e[-+]?\d+)?%?, [-+]?[\d.]+(?:e[-+]?\d+)?%?\](?! ?%? \(n = \d)")
+
+
+def bare(text):
+    """Rows with an interval that has no n, neither beside it nor in a column; a range of seeds is no interval."""
+    found, columns, title = [], [], ""
+    for line in text.splitlines():
+        if not line.startswith("|"):
+            columns, title = [], line or title
+            continue
+        columns = columns or [cell.strip() for cell in line.strip("|").split("|")]
+        if ENDS.search(line) and not {"n", "seeds"} & set(columns) and "[smallest, largest seed]" not in title:
+            found.append(line)
+    return found
+
+
+@pytest.mark.parametrize("page", [pytest.param(page, id=name_of(page)) for page in PAGES])
+def test_n_stands_beside_every_interval_of_a_table(page):
+    assert not bare(page.read_text())
+
+
+def test_an_interval_without_its_n_is_seen():
+    row = "| a | {} |\n"
+    head = "| what | cost |\n| --- | --- |\n"
+    assert bare(head + row.format("1 [0.2, 3]")) and bare(head + row.format("+.92 [-.06, 2.35]"))
+    assert not bare(head + row.format("1 [0.2, 3] (n = 8)")) and not bare(head + row.format("1 [0.2, 3] % (n = 8)"))
+    assert not bare(head.replace("cost", "n") + row.format("1 [0.2, 3]"))
+
+
+def test_intervals_of_documents_and_benchmarks_come_from_the_one_place():
+    """A bootstrap over five batches covers four times in five, and calls itself 95 %."""
+    scripts = [
+        file for folder in ("benchmarks", "scripts", "docs", "examples") for file in (CLONE / folder).rglob("*.py")
+    ]
+    assert len(scripts) > 20
+    for file in scripts:
+        words = file.read_text(encoding="utf-8")
+        assert not re.search(r"bootstrap\(|scipy\.stats import .*\bt\b|1\.96|\bsem\(", words), file

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import re
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -181,25 +181,29 @@ def sentences_of(texts: Sequence[str]) -> list[str]:
     return found
 
 
-def sentence_pairs(texts: Sequence[str], n: int = N_PAIRS, seed: int = 0) -> list[tuple[str, str]]:
-    """Pairs of different sentences: half of them neighbours in the text, half drawn at random.
+def sentence_pairs(
+    texts: Sequence[str], n: int = N_PAIRS, seed: int = 0, without: Collection[str] = ()
+) -> list[tuple[str, str]]:
+    """Pairs of different sentences, each pair once: half of them neighbours in the text, half drawn at random.
+
+    A sentence that repeats is taken where it stands first, and those of `without` are left out.
 
     >>> text = "It was a bright cold day in spring. The clocks all said something else. Nobody had looked at them."
     >>> sentence_pairs([text], 2)[0]
     ('It was a bright cold day in spring.', 'The clocks all said something else.')
     """
-    found = sentences_of(texts)
-    if len(set(found)) < 2:
-        raise InputError(f"the text has {len(set(found))} sentences of {WORDS[0]} to {WORDS[1]} words; two are needed")
+    found = [sentence for sentence in dict.fromkeys(sentences_of(texts)) if sentence not in without]
+    if len(found) < 2:
+        raise InputError(f"the text has {len(found)} sentences of {WORDS[0]} to {WORDS[1]} words; two are needed")
     rng = np.random.default_rng(seed)
     pairs: list[tuple[str, str]] = []
     neighbours = rng.permutation(len(found) - 1)[: n // 2]
-    pairs += [(found[i], found[i + 1]) for i in sorted(neighbours) if found[i] != found[i + 1]]
+    pairs += [(found[i], found[i + 1]) for i in sorted(neighbours)]
     for _ in range(20 * n):
         if len(pairs) >= n:
             break
         i, j = rng.choice(len(found), 2, replace=False)
-        if found[i] != found[j] and (found[i], found[j]) not in pairs:
+        if (found[i], found[j]) not in pairs:
             pairs.append((found[i], found[j]))
     return pairs
 

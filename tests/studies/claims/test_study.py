@@ -4,6 +4,8 @@ Also tests studies.claims.needs, studies.claims.together.
 """
 
 import json
+from importlib import import_module
+from inspect import signature
 from types import SimpleNamespace
 
 import numpy as np
@@ -20,7 +22,7 @@ from headscape.results import Finding
 from headscape.studies import load_results
 from headscape.studies.claims.needs import NEEDS, not_applicable
 from headscape.studies.claims.result import VERDICTS
-from headscape.studies.claims.study import _row, _tested, chosen, sampled
+from headscape.studies.claims.study import OPTIONS, SIZES, _row, _tested, chosen, sampled
 from headscape.studies.work.how import Work
 from headscape.verdicts import cannot_tell, judge
 from planted_runs import attention_of, make_run
@@ -180,6 +182,14 @@ def test_a_few_claims_tested_again_leave_the_others_where_they_were_tested_alike
 def test_a_quick_look_takes_two_heads_of_a_few_layers_over_all_depths(n_layer, kept):
     heads = [hs.HeadId("decoder", layer, head) for layer in range(n_layer) for head in range(4)]
     assert sampled(heads) == [str(hs.HeadId("decoder", layer, head)) for layer in kept for head in (0, 1)]
+
+
+def test_a_quick_look_gives_every_study_that_needs_eight_inputs_eight():
+    """Three inputs decided on `collapse`, and nobody had asked for three."""
+    for study in ("softmax", "gaussian", "collapse"):
+        run = getattr(import_module(f"headscape.studies.{study}"), study)
+        own = OPTIONS[True].get(study, {}).get("batches", signature(run).parameters["batches"].default)
+        assert min(own, SIZES[True]["batches"]) >= 8
 
 
 def test_a_claim_that_a_study_leaves_out_says_why():

@@ -4,6 +4,8 @@ import numpy as np
 
 import headscape as hs
 from headscape.collapse.similarity import points_of
+from headscape.intervals import mean_interval
+from headscape.studies.collapse.figures import _line
 
 
 def test_the_report_draws_every_figure(vit_run, vit):
@@ -31,3 +33,10 @@ def test_lines_are_the_numbers_of_the_result(vit):
     assert [group["name"] for group in groups[::2]] == [f"L{n}" for n in range(7)]
     np.testing.assert_array_equal(groups[2]["values"], points_of(counts[0, 1]))
     np.testing.assert_array_equal(groups[3]["values"], points_of(counts[vit.at("random"), 1]))
+
+
+def test_ends_that_say_nothing_are_not_drawn():
+    far = mean_interval([0.2, 1.2])
+    assert far.high > 1e6 and not far.readable
+    drawn = _line("two", [far, mean_interval([0.2, 0.3])])
+    assert drawn["low"][0] == drawn["high"][0] == far.value and drawn["high"][1] > drawn["low"][1]

@@ -143,6 +143,10 @@ def test_tables_carry_n_and_the_verdict():
     assert len(pairs) == 3 * (1 + len(MEASURES))
     assert (pairs["separated"] == (pairs["low"] > pairs["same_network_high"])).all()
     assert ((pairs["verdict"] == "holds") == pairs["separated"]).all()
+    for yardstick in ("same_network", "other_heads"):  # no end of an interval without the other, its middle and n
+        known = pairs[pairs[f"{yardstick}_high"].notna()]
+        low, middle, high, n = (known[f"{yardstick}{part}"] for part in ("_low", "", "_high", "_n"))
+        assert len(known) and (low <= middle).all() and (middle <= high).all() and (n > 1).all()
     assert set(frame["what"]) == {"different networks", BATCHES, INPUT, HEADS}
     assert frame.loc[(frame["what"] == BATCHES) & (frame["a"] == "same"), "n"].eq(6).all()
     table = result.table().set_index("networks")

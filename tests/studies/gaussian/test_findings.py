@@ -136,6 +136,30 @@ def test_a_random_model_earns_no_tick_about_what_is_learnt(name, result):
     assert not any(found[claim].holds for claim in ("self", "next", "sphere") if claim in found)
 
 
+def test_what_queries_are_read_from_is_told_only_by_an_interval(result):
+    """Without one, or with inputs that repeat, "about as much as in random ones" would be an answer."""
+
+    def said(found):
+        return next(f.text for f in findings(found) if "along the leading singular vectors of a head" in f.text)
+
+    def with_ratio(ratio):
+        frames = [frame.assign(data_query=ratio + 1e-3 * i) for i, frame in enumerate(result.frames["trained"])]
+        return with_frames(result.frames | {"trained": frames})
+
+    def with_frames(frames, **fields):
+        found = changed(result, **fields)
+        vars(found)["frames"] = frames
+        return found
+
+    assert said(with_ratio(1.5)).startswith("Queries are read from directions in which a layer's inputs vary more")
+    assert said(with_ratio(0.5)).startswith("Queries are read from directions in which a layer's inputs vary less")
+    unsure = "We cannot tell whether queries are read from directions"
+    one = {name: parts[:1] for name, parts in result.frames.items()}
+    again = dict(result.settings) | {"inputs": ["a", *result.settings["inputs"][1:-1], "a"]}
+    for found in (with_ratio(1.0), with_frames(one), with_frames(with_ratio(1.5).frames, settings=again)):
+        assert said(found).startswith(unsure)
+
+
 def test_few_heads_are_in_order_by_chance(result):
     """Two heads are in the predicted order every other time, whatever the weights say."""
     for n, decided in ((2, False), (3, False), (8, True)):

@@ -21,7 +21,7 @@ from headscape.studies import open_result
 from headscape.studies.prompt.figures import _line
 from headscape.studies.prompt.maps import MEASURES, measure_map
 from headscape.studies.prompt.result import PromptResult
-from headscape.studies.prompt.study import prompt
+from headscape.studies.prompt.study import prompt, request
 from headscape.studies.prompt.text import choose_shots, find_entry, plain_text, read_table
 from headscape.studies.prompt.versions import encode
 from writers import saved, tiny
@@ -60,6 +60,22 @@ def test_a_result_says_and_keeps_what_was_found(done):
     frame = result.to_frame()
     assert len(frame) == 7 * 3 and frame["cosine_partial"].isna().sum() == 5 * 3
     assert (result.by_version()["loss"] > 0).all()
+
+
+def test_a_word_in_several_rows_is_one_prompt(tmp_path):
+    """Six prompts that are two would make intervals of n = 6."""
+    rows = [
+        ("Ant", "it digs"),
+        *[("Bee", "it hums")] * 3,
+        ("bee", "it stings"),
+        ("Cat", "it purrs"),
+        ("Bee", "it hums"),
+    ]
+    table = tmp_path / "words.csv"
+    table.write_text("word,clue,category\n" + "".join(f"{word},{clue},animal\n" for word, clue in rows))
+    _, targets = request("Ant", shots=1, table=table, prompts=6)
+    assert sorted(target.word for target in targets) == ["Ant", "Bee", "Cat"]
+    assert len({target.word for target in request("Ant", prompts=6)[1]}) == 6
 
 
 def test_edits_change_the_model_and_leave_no_trace(done):

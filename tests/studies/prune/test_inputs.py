@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 import headscape as hs
+from headscape.pruning.judges import sentence_pairs
 from headscape.studies.prune.inputs import REPEATS, prepare_inputs
 from headscape.studies.prune.pruning import Pruning
 from prunable import JUDGE, RANK
@@ -30,8 +31,30 @@ def test_no_window_is_ranked_on_and_judged_on(run, model):
     found = inputs_for(model, captured, [*RANK, *JUDGE], 6)
     ranked, chosen, judged = set(ids_of(found.evidence.samples)), windows_of(found.choosing), windows_of(found.judging)
     assert chosen and judged and not (chosen & judged or ranked & chosen or ranked & judged)
-    with pytest.raises(hs.InputError, match="were ranked on; at least 4 others are needed"):
+    with pytest.raises(hs.InputError, match="were ranked on or repeat others; at least 4 others are needed"):
         inputs_for(model, captured, RANK, 6)
+
+
+def test_inputs_that_repeat_are_judged_on_once(run, model):
+    """A text given three times over would make n three times as large, and be chosen on and judged on."""
+    captured = hs.open_capture(run)
+    once, often = (inputs_for(model, captured, JUDGE * k, 12) for k in (1, 3))
+    assert once.facts["judged_on"] == often.facts["judged_on"] == len(windows_of(often.judging))
+    assert not windows_of(often.choosing) & windows_of(often.judging)
+    with pytest.raises(hs.InputError, match="repeat others; at least 4"):
+        inputs_for(model, captured, [JUDGE[0][:36]] * 9, 12)
+    rows = [(f"the {word} ", word[::-1]) for word in ["one", "two", "three", "four"]] * 4
+    with pytest.raises(hs.InputError, match="the task has 4 different rows"):
+        inputs_for(model, captured, JUDGE, 4, task=rows)
+
+
+def test_sentences_that_repeat_make_no_further_pairs():
+    words = ["red", "green", "blue", "black", "white", "grey", "brown", "pink"]
+    text = " ".join(f"The {word} house stood at the end of the road." for word in words)
+    pairs = sentence_pairs([text, text, text], 40)
+    assert len(pairs) == len(set(pairs)) and sorted(pairs) == sorted(sentence_pairs([text], 40))
+    rest = sentence_pairs([text], 40, without={f"The {word} house stood at the end of the road." for word in words[:5]})
+    assert {word for pair in rest for sentence in pair for word in sentence.split()} & set(words) == set(words[5:])
 
 
 @pytest.mark.parametrize("windows", [6, 8, 10])

@@ -165,7 +165,7 @@ def test_mistakes_are_named_and_change_nothing(run, model, tmp_path):
         ({"budget": {"copying": 0.1}}, "no ability 'copying' to budget; here there are text, copy.random, copy.text"),
         ({"unit": "block"}, "the unit is one of auto, head, group, layer"),
         ({"repeats": 1.0}, "share of repeats lies between 0 and 1"),
-        ({"task": [("a", "b")]}, "the task has 1 rows; at least 8"),
+        ({"task": [("a", "b")]}, "the task has 1 different rows; at least 8"),
         ({"task_by": "taste"}, "judged by loss or accuracy"),
         ({"windows": 2}, "too few for an interval"),
         ({"inputs": RANK}, "at least 4 others are needed"),

@@ -1,5 +1,8 @@
 """A series with a planted birth: one head learns to copy between two checkpoints, the others stay as they are."""
 
+from dataclasses import replace
+from itertools import combinations
+
 import numpy as np
 import pytest
 
@@ -168,3 +171,26 @@ def test_two_inputs_make_one_pair_and_no_interval(folder, tmp_path):
         batches = [[layer[None].astype(np.float32) for layer in maps_of(step, b)] for b in range(2)]
         hs.from_attentions(batches, out=tmp_path / f"step-{step}")
     assert series(tmp_path).noise.shape == (2, 1)
+
+
+def test_pairs_of_inputs_are_not_counted_as_inputs(result):
+    """An input is in several pairs, so these are not independent; the mean is over all of them, not over neighbours."""
+    rng = np.random.default_rng(0)
+    scores = 1e-3 * rng.normal(size=(2, len(result.role_names), 8, 4)) + 0.1
+    scores[:, :, 0] += 0.05 * rng.random((len(result.role_names), 4))
+    noise = np.abs(scores - np.roll(scores, 1, axis=2)).mean(axis=(1, 3))
+    moving = replace(
+        result, steps=np.array([0, 100]), scores=scores, noise=noise, change=rng.uniform(2e-3, 3e-3, (1, 8))
+    )
+    moving = replace(moving, held=result.held[-2:], named=result.named[-2:], entropies=result.entropies[-2:])
+    judgement = replace(moving, moved=result.moved[-1:]).findings()[-1].judgement
+    apart = [np.abs(a - b).mean() for a, b in combinations(scores[-1].swapaxes(0, 1), 2)]
+    assert f"{np.mean(apart):.3g}" in judgement.why and "(n = 8)" in judgement.why.partition(" and ")[2]
+    assert judgement.verdict == "cannot tell"
+
+
+def test_inputs_that_repeat_decide_nothing(result):
+    scores = np.repeat(result.scores, 2, axis=2)
+    twice = replace(result, scores=scores, change=np.repeat(result.change, 2, axis=1))
+    found = twice.findings()[-1]
+    assert found.verdict == "cannot tell" and "only 3 of 6 inputs are different" in found.judgement.why

@@ -38,7 +38,6 @@ tokens are those of the bundled ViT, beside which a quick look can then be compa
 OPTIONS: dict[bool, dict[str, dict[str, Any]]] = {
     False: {"gaussian": {"temperatures": True}, "prompt": {"sweep": (0, 1, 3, 5, 8)}},
     True: {
-        "collapse": {"batches": 3},
         "table1": {"seeds": 4, "depth": 4, "images": 4},
         "prompt": {"prompts": 4, "alphas": (0.5, 2.0), "sweep": (0, 3, 8)},
         "prune": {"windows": 8, "evaluations": 4},

@@ -50,9 +50,10 @@ def _lines(entry: str, series: list[dict[str, Any]], **given: Any) -> FigureSpec
 
 
 def _line(name: str, spans: list[Interval], **options: Any) -> dict[str, Any]:
-    """Estimates by layer; an end without an interval is the estimate itself."""
+    """Estimates by layer; where there is no interval, or none that is worth showing, both ends are the estimate itself."""
     y = np.array([span.value for span in spans])
-    low, high = (np.array([getattr(span, end) for span in spans]) for end in ("low", "high"))
+    shown = [span if span.readable else Interval(span.value, n=span.n) for span in spans]
+    low, high = (np.array([getattr(span, end) for span in shown]) for end in ("low", "high"))
     ends = {"low": np.where(np.isnan(low), y, low), "high": np.where(np.isnan(high), y, high)}
     ends["n"] = np.array([span.n for span in spans])
     return {"name": name, "x": np.arange(len(y)), "y": y} | (ends if not np.isnan(low).all() else {}) | options

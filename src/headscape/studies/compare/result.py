@@ -298,9 +298,9 @@ class CompareResult(StudyResult):
         rows = []
         for d in self.distances:
             rows.append(row(DIFFERENT, d.a, d.b, d.measure, d.apart))
-            rows[-1] |= {"same_network_high": d.same.high, "separated": d.separated, "verdict": d.judgement.verdict}
-            rows[-1] |= {"other_heads_high": d.heads.high, "beyond_other_heads": d.beyond_heads.verdict == "holds"}
-            rows[-1] |= {"rows_shuffled": d.shuffled.value}
+            rows[-1] |= d.same.columns("same_network") | {"separated": d.separated, "verdict": d.judgement.verdict}
+            rows[-1] |= d.heads.columns("other_heads")
+            rows[-1] |= {"beyond_other_heads": d.beyond_heads.verdict == "holds", "rows_shuffled": d.shuffled.value}
         for network, measure in product(self.networks, (ALL, *MEASURES)):
             own = self.yardsticks(network, measure).items()
             rows += [row(what, network, network, measure, one) for what, one in own]

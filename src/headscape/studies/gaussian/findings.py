@@ -388,16 +388,19 @@ def _rank(r: GaussianResult) -> Finding:
 def _data(r: GaussianResult) -> Finding:
     """Chapter 6 says what follows if bases are aligned; whether they are, with the data, it leaves open."""
     own = r.median("data_query")
-    how = "more than" if own.low > 1 else "less than" if own.high < 1 else "about as much as"
+    judged = _enough(r, own.n, judge(own, above=1.0, control="random directions"))
+    more, less = (
+        f"queries are read from directions in which a layer's inputs vary {how} than in random ones"
+        for how in ("more", "less")
+    )
     parts = [
         f"{r.median(f'data_{name}')} for {matrix}{_random(r, f'data_{name}')}"
         for name, matrix in (("query", "W_q"), ("key", "W_k"), ("value", "W_v"))
     ]
-    more = _share(r.heads["data_query"].dropna() > 1)
     text = f"""
-        Queries are read from directions in which a layer's inputs vary {how} in random ones: along the leading singular
-        vectors of a head their variance, over that along as many random directions, is {"; ".join(parts)}. For W_q it
-        is above 1 in {more} of heads.
+        {judged.opening(more, less)}: along the leading singular vectors of a head their variance, over that along as many
+        random directions, is {"; ".join(parts)}. For W_q it is above 1 in {_share(r.heads["data_query"].dropna() > 1)} of
+        heads.
     """
     return Finding(text, "data")
 

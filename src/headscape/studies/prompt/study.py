@@ -67,7 +67,11 @@ def request(
     target = find_entry(entries, word)
     choose_shots(entries, target, shots, random_state)
     check_sweep(sweep, entries, target)
-    others = [e for e in entries if e.category == target.category and e.word.casefold() != target.word.casefold()]
+    words: dict[str, Entry] = {}  # of a word in several rows the first: its prompt would count twice
+    for entry in entries:
+        if entry.category == target.category and entry.word.casefold() != target.word.casefold():
+            words.setdefault(entry.word.casefold(), entry)
+    others = list(words.values())
     chosen = np.random.default_rng(random_state).permutation(len(others))[: prompts - 1]
     return entries, [target, *(others[i] for i in chosen)]
 

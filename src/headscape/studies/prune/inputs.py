@@ -138,11 +138,11 @@ def prepare_inputs(pruning: Pruning, model: Model, captured: Capture) -> Prepare
     seen = {content_of(sample.stored) for sample in ranked}
     more, spare = _more(pruning, model, tokens, seen, len(ranked))
     seen |= {content_of(sample.stored) for sample in more or ()}
-    left = [sample for sample in found if content_of(sample.stored) not in seen]
+    left = _new(found, seen)
     if len(left) < 4:
         raise InputError(
-            f"{len(found)} windows or images to judge on, of which {len(found) - len(left)} were ranked on; at least 4 "
-            "others are needed: give more text or images"
+            f"{len(found)} windows or images to judge on, of which {len(found) - len(left)} were ranked on or repeat "
+            "others; at least 4 others are needed: give more text or images"
         )
     order = np.random.default_rng(seed).permutation(len(left))
     if more is None:  # from the end, whatever the number of windows
@@ -172,6 +172,11 @@ def prepare_inputs(pruning: Pruning, model: Model, captured: Capture) -> Prepare
     return Prepared(evidence, choose, judge, facts, controls, healing)
 
 
+def _new(found: Sequence[Sample], seen: set[str]) -> list[Sample]:
+    """The inputs not seen before, each once: one that repeats would count twice, or be chosen on and judged on."""
+    return list({key: one for one in reversed(found) if (key := content_of(one.stored)) not in seen}.values())[::-1]
+
+
 def _more(
     pruning: Pruning, model: Model, tokens: int, seen: set[str], n_ranked: int = 0
 ) -> tuple[list[Sample] | None, list[Sample]]:
@@ -181,7 +186,7 @@ def _more(
         return None, []
     sample = given is None or (isinstance(given, str) and given == "sample")
     found, _ = samples_of(model, [sample_text("rank")] if sample else given, tokens, seed=pruning.seed, shown=False)
-    left = [sample for sample in found if content_of(sample.stored) not in seen]
+    left = _new(found, seen)
     order = np.random.default_rng(pruning.seed).permutation(len(left))
     cut = max(0, CALIBRATING - n_ranked)
     return [left[i] for i in sorted(order[:cut])], [left[i] for i in order[cut:]]
@@ -192,8 +197,11 @@ def _rows(pruning: Pruning, model: Model) -> dict[str, list[tuple[str, str]]]:
     if pruning.task is None:
         return {}
     rows = read_tasks(pruning.task) if isinstance(pruning.task, (str, Path)) else [tuple(row) for row in pruning.task]
+    rows = list(dict.fromkeys(rows))
     if len(rows) < 8:
-        raise InputError(f"the task has {len(rows)} rows; at least 8 are needed to calibrate, choose and judge on")
+        raise InputError(
+            f"the task has {len(rows)} different rows; at least 8 are needed to calibrate, choose and judge on"
+        )
     rows = [rows[i] for i in np.random.default_rng(pruning.seed).permutation(len(rows))]
     quarter = min(len(rows) // 4, TASK_ROWS)
     parts = (rows[:quarter], rows[quarter : 2 * quarter], rows[2 * quarter : 4 * quarter])
@@ -239,7 +247,11 @@ def _sentences(evidence: Evidence, pruning: Pruning, tokens: int) -> Prepared:
     texts = [*evidence.texts, *(str(decode(sample.stored["input_ids"].tolist())) for sample in more)]
     whole = "\n".join([sample_text("judge")] if pruning.inputs is None else read_texts(pruning.inputs))
     cut = whole.rfind(". ", 0, int(len(whole) * CHOOSING)) + 1
-    parts = [sentence_pairs([part], seed=evidence.seed) for part in (whole[:cut], whole[cut:])]
+    chosen_on = set(sentences_of([whole[:cut]]))
+    parts = [
+        sentence_pairs([part], seed=evidence.seed, without=seen)
+        for part, seen in ((whole[:cut], ()), (whole[cut:], chosen_on))
+    ]
     choose, judge = (SimilarityJudge(model, pairs) for pairs in parts)
     judged = {tuple(row) for part in (choose, judge) for task in part.tasks for row in task["input_ids"].tolist()}
     found = [sentence_sample(model, sentence) for sentence in sentences_of(texts)]

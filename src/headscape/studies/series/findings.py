@@ -5,13 +5,14 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import pandas as pd
 
-from headscape.intervals import exactly, mean_interval
+from headscape.intervals import Interval, exactly, jackknife, mean_interval
 from headscape.results import Finding
 from headscape.roles import MIXED, ROLES
 from headscape.studies.series.result import SeriesResult
-from headscape.verdicts import judge
+from headscape.verdicts import judge, of_different
 
 __all__ = ["findings"]
 
@@ -65,11 +66,24 @@ def _settled(r: SeriesResult) -> Finding:
     return Finding(text, "heads-over-training")
 
 
+def _between_inputs(r: SeriesResult) -> Interval:
+    """How far the scores of the last checkpoint differ between two inputs, over all pairs; n counts inputs, not pairs."""
+    scores = r.scores[-1].swapaxes(0, 1)  # (n_batch, n_role, n_head)
+    apart = np.array([np.abs(scores - one).mean(axis=(1, 2)) for one in scores])
+
+    def mean(chosen: npt.NDArray[np.intp]) -> float:
+        pairs = apart[np.ix_(chosen, chosen)][np.triu_indices(len(chosen), 1)]
+        return float(pairs.mean()) if len(pairs) else float("nan")
+
+    return jackknife(mean, len(apart)).within(0, np.inf)
+
+
 def _moving(r: SeriesResult) -> Finding:
     """Whether the scores still change by more, at the end, than they differ between two inputs."""
-    last, noise = mean_interval(r.change[-1]), mean_interval(r.noise[-1])
+    last, noise = mean_interval(r.change[-1]), _between_inputs(r)
     last = last if r.change[-1].any() else exactly(0.0)  # the same network twice, whatever the input
     verdict = judge(last, below=noise, control="one checkpoint on other input")
+    verdict = of_different(r.scores[-1].swapaxes(0, 1), verdict)
     opening = verdict.opening(
         "the heads have settled by the end of the series", "the heads still change at the end of the series"
     )
