@@ -43,9 +43,6 @@ def test_functions_are_small_and_take_few_parameters(room):
 @pytest.mark.parametrize("folder", STUDIES, ids=lambda folder: folder.name)
 def test_who_knows_one_study_knows_all(folder):
     files = {path.name for path in folder.iterdir()}
-    if folder.name == "heads":  # a question to the result of another study
-        assert files >= {"__init__.py", "study.py"}
-        return
     assert files >= {"__init__.py", "study.py", "result.py", "findings.py", "figures.py", "figures.toml"}
 
 

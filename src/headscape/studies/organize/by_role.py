@@ -17,8 +17,8 @@ from headscape.checks import seed as check_seed
 from headscape.errors import InputError
 from headscape.roles import BLOCK_ROLES, PROBED, RoleFunction, batch_roles, find_role, role_table
 from headscape.runs import Run
-from headscape.studies.organize import OrganizeResult
 from headscape.studies.organize.heads import probed, probed_roles
+from headscape.studies.organize.result import OrganizeResult
 from headscape.studies.organize.units import shuffled_rows
 from headscape.studies.work.folder import newest_by_block
 from headscape.studies.work.how import Progress, Steps, Work
