@@ -26,7 +26,7 @@ def measure(way: str, tokens: int, pool: int, name: str) -> dict[str, float]:
     import headscape as hs
     from headscape.attention.capture import _run_sample
     from headscape.attention.capture_tap import CaptureTap, Memory
-    from headscape.attention.estimate import estimate
+    from headscape.attention.estimate import Stored, estimate
     from headscape.attention.samples import Sample
     from headscape.attention.sites import example_input, run
 
@@ -54,7 +54,7 @@ def measure(way: str, tokens: int, pool: int, name: str) -> dict[str, float]:
     found["megabytes"] = (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) / 1024
     del kept
     n_heads = sum(site.n_heads for site in model.sites)
-    said = estimate(model, tokens, ("probs",), "float16", 1, n_heads, False, pool=min(pool, tokens))
+    said = estimate(model, tokens, Stored(("probs",), "float16", n_heads, min(pool, tokens)), 1, False)
     return found | {"said": said.memory_bytes / 2**20}
 
 

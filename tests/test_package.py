@@ -6,6 +6,7 @@ Also tests _lazy.
 import re
 import subprocess
 import sys
+from importlib import import_module
 from pathlib import Path
 
 import numpy as np
@@ -43,6 +44,34 @@ def test_every_public_name_resolves():
         assert getattr(hs, name) is not None
     with pytest.raises(AttributeError, match="no name 'nope'"):
         hs.nope  # noqa: B018
+
+
+@pytest.mark.parametrize(
+    ("module", "names"),
+    [
+        ("captures", "import_array"),
+        ("collapse.attention_only", "AttentionNetwork AttentionOnly four_cells"),
+        ("collapse.bounds", "corrected_d3 layer_bounds printed_d3"),
+        ("collapse.residual", "effective_rank relative_residual"),
+        ("collapse.similarity", "attention_entropy token_similarities"),
+        ("results", "FigureSpec Finding Result"),
+        ("statistics.edits", "edited scale_spectra truncate"),
+        ("statistics.spectra", "fit_marchenko_pastur singular_values"),
+        ("studies.collapse", "collapse"),
+        ("studies.compare", "compare"),
+        ("studies.engines", "make_engine"),
+        ("studies.gaussian", "gaussian"),
+        ("studies.organize", "organize"),
+        ("studies.prompt", "prompt"),
+        ("studies.prune", "prune rank_heads"),
+        ("studies.softmax", "softmax"),
+        ("studies.spectra", "spectra"),
+        ("studies.train", "train"),
+    ],
+)
+def test_addresses_of_version_01_still_work(module, names):
+    home = import_module(f"headscape.{module}")
+    assert all(callable(getattr(home, name)) for name in names.split())
 
 
 def test_a_package_that_is_a_public_function_can_be_called(tmp_path):

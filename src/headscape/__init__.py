@@ -41,9 +41,8 @@ _HOMES = {
     "studies.compare": ("coarsen", "compare"),
     "studies.compress": ("compress",),
     "studies.gaussian": ("gaussian",),
-    "studies.heads": ("find_heads",),
     "studies.laws": ("laws",),
-    "studies.organize": ("organize",),
+    "studies.organize": ("find_heads", "organize"),
     "studies.prompt": ("prompt",),
     "studies.prune": ("prune", "rank_heads"),
     "studies.series": ("series",),
@@ -119,8 +118,8 @@ if TYPE_CHECKING:
     from headscape.studies.compare.study import compare
     from headscape.studies.compress.study import compress
     from headscape.studies.gaussian.study import gaussian
-    from headscape.studies.heads import find_heads
     from headscape.studies.laws.study import laws
+    from headscape.studies.organize.by_role import find_heads
     from headscape.studies.organize.study import organize
     from headscape.studies.prompt.study import prompt
     from headscape.studies.prune.study import prune, rank_heads

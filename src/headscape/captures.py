@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple, cast
 
@@ -142,7 +143,7 @@ class Capture:
         paths = [run.batch_path(i) for i in run.finished_batches]
         if not paths:
             raise InputError(f"{run.path} holds no captured batch yet; run the capture again to finish it")
-        return cls([lambda path=path: _open_batch(path) for path in paths], run)  # type: ignore[misc]
+        return cls([partial(_open_batch, path) for path in paths], run)
 
     @classmethod
     def in_memory(

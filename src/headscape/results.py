@@ -128,6 +128,10 @@ class Captions:
         words = filled | own
         return FigureSpec(data=data, **words | {"read": words["read"] + _sizes(data)})
 
+    def lines(self, entry: str, series: Sequence[Mapping[str, Any]], **given: Any) -> FigureSpec:
+        """A figure of lines, each with its name, x and y."""
+        return self.figure(entry, {"series": list(series)}, **given)
+
     def table(self, entry: str, frame: pd.DataFrame, **given: Any) -> FigureSpec:
         """A table as a figure: numbers to four digits, missing ones as a dash."""
         rows = [[_cell(value) for value in row] for row in frame.to_numpy(dtype=object)]

@@ -72,10 +72,10 @@ def judge(
     >>> hs.judge(hs.Interval(0.9), above=0.5).verdict
     'cannot tell'
     """
-    if (above is None) == (below is None):
-        raise ValueError("a claim is that a statistic lies above its control or below it: give one of the two")
     given = above if above is not None else below
-    other = given if isinstance(given, Interval) else exactly(float(given))  # type: ignore[arg-type]
+    if given is None or (above is not None and below is not None):
+        raise ValueError("a claim is that a statistic lies above its control or below it: give one of the two")
+    other = given if isinstance(given, Interval) else exactly(float(given))
     name = f"{other}" + (f" ({control})" if control else "")
     if floor is not None and abs(statistic.value) < floor:
         return cannot_tell(f"{statistic.value:.2g} lies below the numerical precision of {floor:.2g}", statistic)

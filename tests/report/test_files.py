@@ -41,8 +41,8 @@ def test_same_figures_same_bytes(run, tmp_path):
     for format in SIGNATURE:
         for folder in ("a", "b"):
             write_figures(run, [few], tmp_path / folder, format)
-    for path in (tmp_path / "a").iterdir():
-        assert path.read_bytes() == (tmp_path / "b" / path.name).read_bytes(), path.name
+    first, second = ({p.name: p.read_bytes() for p in (tmp_path / folder).iterdir()} for folder in ("a", "b"))
+    assert len(first) > len(SIGNATURE) and first == second
 
 
 def test_a_figure_that_fails_is_a_line_of_the_index(run, tmp_path):

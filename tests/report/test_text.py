@@ -1,5 +1,6 @@
 """Text from strangers is shown and never obeyed."""
 
+import html
 import json
 import unicodedata
 
@@ -40,6 +41,7 @@ def test_json_for_html_cannot_leave_its_script(value):
 
 @pytest.mark.parametrize("token", NASTY)
 def test_escaped_text_holds_no_tag(token):
+    assert html.unescape(escape(token)) == (visible(token.strip(), 4000) if token.strip() else "")
     assert "<" not in escape(token)
     assert '"' not in escape(token)
     assert "<" not in plotly_text(token)

@@ -64,6 +64,7 @@ def test_predictions_of_gaussian_queries_and_keys_are_met():
     """Joint Gaussians are the truth here: 4,700 pairs tell a sd within some 2 % and a kurtosis within some .3."""
     data = a_layer(n_input=12)
     rows = table_of(data, Reading(slice(1, None), True, [1, 8], 0))
+    assert len(rows) == data.probs.shape[1]
     for row in rows:
         assert row["mean_joint"] == pytest.approx(row["mean"], abs=1e-5)
         assert np.sqrt(row["variance_joint"] / row["variance"]) == pytest.approx(1, abs=0.06)

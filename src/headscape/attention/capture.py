@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from headscape.attention.capture_tap import CaptureTap, Memory, Sink
-from headscape.attention.estimate import Estimate, estimate, measure_pace
+from headscape.attention.estimate import Estimate, Stored, estimate, measure_pace
 from headscape.attention.parity import PARITY_TOLERANCE, Parity, check_parity, main_output
 from headscape.attention.pooling import check_pool, rows_of_windows
 from headscape.attention.samples import Sample, replayed, samples_of
@@ -264,7 +264,8 @@ def _plan(model: Model, inputs: Any, on_disk: bool, request: Request) -> _Plan:
     chosen = _choose(model, request.layers, request.heads)
     n_tokens = _n_tokens(model, samples[0], tokens)
     n_heads = sum(len(found) for _, found in chosen.values())
-    needed = estimate(model, n_tokens, request.keep, request.dtype, len(samples), n_heads, on_disk, pool, n_rows)
+    stored = Stored(request.keep, request.dtype, n_heads, pool, n_rows)
+    needed = estimate(model, n_tokens, stored, len(samples), on_disk)
     return _Plan(request, model, samples, facts, chosen, needed, n_rows)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -16,7 +16,7 @@ from headscape.attention.tapping import masks_in_rows, way_of
 from headscape.attention.taps import BLOCK_BYTES
 from headscape.runs import human_bytes
 
-__all__ = ["Estimate", "Pace", "estimate", "measure_pace"]
+__all__ = ["Estimate", "Pace", "Stored", "estimate", "measure_pace"]
 
 LONGEST = 1024  # tokens of the longest calibrating pass
 SHORTEST = 16
@@ -61,23 +61,24 @@ class Estimate:
         return replace(self, seconds=pace.seconds(self.n_tokens) * self.batches, pace=pace)
 
 
-def estimate(
-    model: Model,
-    n_tokens: int,
-    keep: Sequence[str],
-    dtype: str,
-    batches: int,
-    kept_heads: int,
-    on_disk: bool,
-    pool: int | None = None,
-    n_rows: int = 0,
-) -> Estimate:
+class Stored(NamedTuple):
+    """What a capture stores of each batch, and in which number type."""
+
+    keep: Sequence[str]
+    dtype: str
+    n_heads: int
+    pool: int | None = None
+    n_rows: int = 0
+
+
+def estimate(model: Model, n_tokens: int, stored: Stored, batches: int, on_disk: bool) -> Estimate:
     """Memory and storage of a capture, from shapes alone; `benchmarks/capture.py` compares it with measurements.
 
     At any moment one layer's maps are held: the stored copy, the working set of one block of rows, the mask and the
     streams of the layer. With `pool` the stored copy is the grid of blocks, and networks on the attention interface
     build their mask in blocks of rows too. In memory, all that is kept stays as well.
     """
+    keep, dtype, kept_heads, pool, n_rows = stored
     item = np.dtype(dtype).itemsize
     width = max(site.n_heads for site in model.sites)
     area = n_tokens**2

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.overrides import TorchFunctionMode
 
-from headscape.attention.taps import AttentionCall, Tap, attend, split_heads
+from headscape.attention.taps import AttentionCall, Formula, Tap, attend, split_heads
 from headscape.errors import InputError
 
 __all__ = ["through_softmax"]
@@ -112,7 +112,7 @@ class _Interceptor(TorchFunctionMode):
         if is_causal:
             present = torch.ones(query.shape[-2], key.shape[-2], dtype=torch.bool, device=query.device)
             attn_mask = present.tril()[None, None]
-        outputs, _ = attend(self.taps, module, query, key, value, attn_mask, scaling=scale, dropout=dropout_p)
+        outputs, _ = attend(self.taps, module, query, key, value, attn_mask, Formula(scale, dropout_p))
         return outputs.transpose(1, 2)
 
     def _outputs(self, module: nn.Module, merged: Tensor) -> Tensor:

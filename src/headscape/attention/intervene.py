@@ -36,8 +36,10 @@ class _Ablation(Tap):
         modules, sites = _modules(model), {site.name: site for site in model.sites}
         self.heads = {id(modules[name]): found for name, found in heads.items()}
         self.fill: dict[int, Tensor] = {}
-        for name, found in heads.items() if fill is not None else ():
-            rows = [fill[sites[name].heads[h]] for h in found]  # type: ignore[index]
+        if fill is None:
+            return
+        for name, found in heads.items():
+            rows = [fill[sites[name].heads[h]] for h in found]
             self.fill[id(modules[name])] = torch.as_tensor(np.stack(rows))
 
     def outputs(self, call: AttentionCall, outputs: Tensor) -> Tensor:

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from headscape.attention.taps import AttentionCall, Tap, attend, split_heads
+from headscape.attention.taps import AttentionCall, Formula, Tap, attend, split_heads
 from headscape.errors import InputError
 
 __all__ = ["through_multihead"]
@@ -61,7 +61,7 @@ def _multihead_forward(module: nn.MultiheadAttention, taps: list[Tap]) -> Callab
             padding = (padding[None] if single else padding)[:, None, None, :]
             mask = padding if mask is None else mask + padding
         seen = [*taps, _Seen()] if need_weights else taps
-        out, probs = attend(seen, module, q, k, v, mask, dropout=module.dropout)
+        out, probs = attend(seen, module, q, k, v, mask, Formula(dropout=module.dropout))
         projected = module.out_proj(out.flatten(2))
         if not module.batch_first:
             projected = projected.transpose(0, 1)

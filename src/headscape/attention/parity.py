@@ -38,8 +38,8 @@ class Parity:
 def main_output(result: Any) -> Tensor:
     """The tensor a model is judged by: logits, else the last hidden state, else the first tensor it returned."""
     for name in ("logits", "last_hidden_state"):
-        if isinstance(getattr(result, name, None), Tensor):
-            return getattr(result, name)  # type: ignore[no-any-return]
+        if isinstance(named := getattr(result, name, None), Tensor):
+            return named
     if isinstance(result, Tensor):
         return result
     found = next((part for part in result if isinstance(part, Tensor)), None)

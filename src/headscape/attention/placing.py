@@ -31,9 +31,10 @@ def device_map_of(given: DeviceMap, module: nn.Module) -> str | dict[str, str | 
         if given != "auto":
             raise InputError(f"device_map is 'auto', 'disk' or a mapping of module names to devices, not {given!r}")
         return given
-    stacks = [name for name, part in module.named_modules() if isinstance(part, nn.ModuleList) and len(part)]
+    parts = module.named_modules()
+    stacks = {name: len(part) for name, part in parts if isinstance(part, nn.ModuleList) and len(part)}
     outer = [name for name in stacks if not any(name.startswith(f"{other}.") for other in stacks)]
-    layers = {f"{name}.{i}" for name in outer for i in range(len(module.get_submodule(name)))}  # type: ignore[arg-type]
+    layers = {f"{name}.{i}" for name in outer for i in range(stacks[name])}
     own = {
         name
         for name, part in module.named_modules()

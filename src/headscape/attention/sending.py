@@ -42,8 +42,7 @@ def named(model: Model) -> Named | None:
 @lru_cache(maxsize=1)  # a worker has many units of one model, and seldom room for two
 def _loaded(name: Named) -> Model:
     spread = dict(name.device_map) if isinstance(name.device_map, tuple) else name.device_map
-    options = {"device": name.device, "dtype": name.dtype, "device_map": spread, "random_init": name.seed}
-    model = load_model(name.source, **options)  # type: ignore[arg-type]
+    model = load_model(name.source, device=name.device, dtype=name.dtype, device_map=spread, random_init=name.seed)
     if model.fingerprint != name.fingerprint:
         raise InputError(f"{name.source} has other weights here than where the study was started; use one job")
     return model

@@ -18,7 +18,7 @@ from headscape.attention import taps
 from headscape.attention.intercept import through_softmax
 from headscape.attention.masks import RowMask, mask_in_rows
 from headscape.attention.multihead import through_multihead
-from headscape.attention.taps import Tap, attend
+from headscape.attention.taps import Formula, Tap, attend
 
 __all__ = ["attention_implementation", "masks_in_rows", "tapped", "untapped", "way_of"]
 
@@ -96,19 +96,14 @@ def _interface_function(
     dropout: float = 0.0,
     **kwargs: Any,
 ) -> tuple[Tensor, Tensor | None]:
-    return attend(
-        _owner[id(module)],
-        module,
-        query,
-        key,
-        value,
-        attention_mask,
-        scaling=scaling,
-        dropout=dropout,
+    formula = Formula(
+        scaling,
+        dropout,
         softcap=kwargs.get("softcap"),
         position_bias=kwargs.get("position_bias"),
         sinks=kwargs.get("s_aux", getattr(module, "sinks", None)),
     )
+    return attend(_owner[id(module)], module, query, key, value, attention_mask, formula)
 
 
 @contextmanager

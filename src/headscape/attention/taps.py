@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -11,7 +12,7 @@ from torch.nn import functional as F
 
 from headscape.attention.masks import RowMask, additive_rows, seen_keys
 
-__all__ = ["BLOCK_BYTES", "AttentionCall", "Tap", "attend", "split_heads"]
+__all__ = ["BLOCK_BYTES", "AttentionCall", "Formula", "Tap", "attend", "split_heads"]
 
 BLOCK_BYTES = 8 << 20  # a map larger than this is computed in blocks of rows when every tap allows it
 
@@ -22,6 +23,16 @@ class AttentionCall:
 
     module: nn.Module
     rows: slice | None = None  # None where it does not apply: inputs and outputs come whole
+
+
+class Formula(NamedTuple):
+    """What a layer computes: softmax(softcap(scaling q k^T + position bias) + mask) v; sinks take a share of each row."""
+
+    scaling: float | None = None  # None for 1/sqrt(dim)
+    dropout: float = 0.0
+    softcap: float | None = None
+    position_bias: Tensor | None = None
+    sinks: Tensor | None = None
 
 
 class Tap:
@@ -81,16 +92,10 @@ def split_heads(x: Tensor, n_head: int) -> Tensor:
 
 
 def _fused(
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    mask: Tensor | RowMask | None,
-    scaling: float | None,
-    dropout: float,
-    position_bias: Tensor | None,
+    module: nn.Module, query: Tensor, key: Tensor, value: Tensor, mask: Tensor | RowMask | None, formula: Formula
 ) -> Tensor:
     """Outputs (batch, query, head, dim) by torch's fused attention; a mask too large to be built whole goes by rows."""
-    n_query, n_key = query.shape[2], key.shape[2]
+    n_query, n_key, position_bias = query.shape[2], key.shape[2], formula.position_bias
     step = max(1, BLOCK_BYTES // (4 * n_key)) if isinstance(mask, RowMask) else max(n_query, 1)
     found = []
     for start in range(0, n_query, step):
@@ -103,8 +108,8 @@ def _fused(
             F.scaled_dot_product_attention(
                 *(query[:, :, rows], key, value),
                 attn_mask=added,
-                dropout_p=dropout,
-                scale=scaling,
+                dropout_p=formula.dropout if module.training else 0.0,
+                scale=formula.scaling,
                 enable_gqa=key.shape[1] != query.shape[1],
             )
         )
@@ -123,10 +128,7 @@ class _Layer:
     value: Tensor
     mask: Tensor | RowMask | None
     scaling: float
-    dropout: float
-    softcap: float | None
-    position_bias: Tensor | None
-    sinks: Tensor | None
+    formula: Formula
 
     def rows(self, rows: slice) -> tuple[Tensor, Tensor]:
         """Outputs and attention of some rows, with every step open to the taps."""
@@ -138,22 +140,22 @@ class _Layer:
         here = None if here is None else here[..., :n]
         scores = torch.matmul(self.query[:, :, rows], self.keys[..., :n])
         scores = scores * self.scaling if torch.is_grad_enabled() else scores.mul_(self.scaling)
-        bias = self.position_bias
+        bias = self.formula.position_bias
         if bias is not None:
             scores = scores + (bias if bias.shape[-2] == 1 else bias[..., rows, :])[..., :n]
-        if self.softcap is not None:
-            scores = torch.tanh(scores / self.softcap) * self.softcap
+        if (cap := self.formula.softcap) is not None:
+            scores = torch.tanh(scores / cap) * cap
         for tap in self.taps:
             scores = tap.scores(call, scores)
         replaced = (tap.softmax(call, scores, here) for tap in reversed(self.taps))  # the innermost replacement wins
         probs = next((given for given in replaced if given is not None), None)
         if probs is None:
             ours = not torch.is_grad_enabled() and not any(tap.overrides("scores", "softmax") for tap in self.taps)
-            probs = _softmax(scores, here, self.sinks, dtype, ours)
+            probs = _softmax(scores, here, self.formula.sinks, dtype, ours)
         del scores
         for tap in self.taps:
             probs = tap.probs(call, probs)
-        dropped = F.dropout(probs, p=self.dropout, training=self.module.training)
+        dropped = F.dropout(probs, p=self.formula.dropout, training=self.module.training)
         return torch.matmul(dropped, self.value[:, :, :n]), probs
 
 
@@ -164,14 +166,9 @@ def attend(
     key: Tensor,
     value: Tensor,
     mask: Tensor | RowMask | None,
-    *,
-    scaling: float | None = None,
-    dropout: float = 0.0,
-    softcap: float | None = None,
-    position_bias: Tensor | None = None,
-    sinks: Tensor | None = None,
+    formula: Formula,
 ) -> tuple[Tensor, Tensor | None]:
-    """softmax(softcap(scaling q k^T + position bias) + mask) v, with every step open to the taps.
+    """The attention of a layer, by its formula, with every step open to the taps.
 
     Where no tap looks at a map, torch's fused attention computes the outputs and no map is made. Query
     (batch, head, query, dim); keys and values may have fewer heads (grouped queries). Returns the outputs as
@@ -179,8 +176,12 @@ def attend(
     """
     for tap in taps:
         tap.inputs(AttentionCall(module), query, key, value)
-    if not any(tap.overrides("scores", "softmax", "probs") for tap in taps) and softcap is None and sinks is None:
-        outputs = _fused(query, key, value, mask, scaling, dropout if module.training else 0.0, position_bias)
+    if (
+        not any(tap.overrides("scores", "softmax", "probs") for tap in taps)
+        and formula.softcap is None
+        and formula.sinks is None
+    ):
+        outputs = _fused(module, query, key, value, mask, formula)
         for tap in taps:
             outputs = tap.outputs(AttentionCall(module), outputs)
         return outputs, None
@@ -188,10 +189,8 @@ def attend(
     if key.shape[1] != n_head:
         key = key.repeat_interleave(n_head // key.shape[1], dim=1)
         value = value.repeat_interleave(n_head // value.shape[1], dim=1)
-    scaling = query.shape[-1] ** -0.5 if scaling is None else scaling
-    layer = _Layer(
-        taps, module, query, key.transpose(2, 3), value, mask, scaling, dropout, softcap, position_bias, sinks
-    )
+    scaling = query.shape[-1] ** -0.5 if formula.scaling is None else formula.scaling
+    layer = _Layer(taps, module, query, key.transpose(2, 3), value, mask, scaling, formula)
     step = max(1, BLOCK_BYTES // (query.shape[0] * n_head * n_key * 4))
     if step >= n_query or not all(tap.blockwise for tap in taps) or torch.is_grad_enabled():
         outputs, probs = layer.rows(slice(0, n_query))

@@ -51,7 +51,12 @@ class Variants:
         float | None,
         typer.Option(help="Also run it with the scaled skip a x + (1 - a) attention of Masumura and Taki (2025)."),
     ] = None
-    alpha_hidden: Annotated[float, typer.Option(help="a' of the variants with a hidden state.")] = 0.5
+    alpha_hidden: Annotated[
+        float,
+        typer.Option(
+            help="Share a' of the scores before, in variants with a hidden state (scores carried along depth)."
+        ),
+    ] = 0.5
     cells: Annotated[
         bool, typer.Option("--cells/--no-cells", help="Run four variants: with or without skip, hidden state or none.")
     ] = True
@@ -89,7 +94,7 @@ def collapse(
     table: Table1 = Table1(),
     asked: Loading = Loading(),
 ) -> None:
-    """Measure whether tokens become alike along depth, compared with random weights, shuffled inputs and four variants."""
+    """Measure whether tokens become alike along depth, compared with random weights, shuffled inputs, no skip and a hidden state."""
     if table.table1 == (source is not None):
         raise InputError("name a run or a model, or ask for --table1")
     if source is None:

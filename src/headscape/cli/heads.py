@@ -37,7 +37,7 @@ def heads(
     from headscape.records import as_records
     from headscape.roles import BLOCK_ROLES, ROLES, role_name
     from headscape.runs import Run
-    from headscape.studies.heads import heads_by_role
+    from headscape.studies.organize.by_role import heads_by_role
 
     meanings = ROLES | BLOCK_ROLES
     opened = Run.open(run)

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
 import typer
 
+from headscape.checks import one_of
 from headscape.cli import options as o
 from headscape.cli.records import Choosing, Loading, Organizing, command
 from headscape.cli.runs import capture_to, check_blocks, check_reads, default_run, heads_of, kept_of, source_of
@@ -15,7 +16,6 @@ from headscape.cli.shared import (
     app,
     finish,
     listed,
-    one_of,
     open_page,
     print_json,
     print_table,
@@ -79,7 +79,8 @@ def organize(
     from headscape.studies.organize import estimate_organize
     from headscape.studies.organize import organize as run_organize
 
-    one_of("kind", kind, ("probs", "scores"))
+    if kind is not None:
+        one_of("kind", kind, ("probs", "scores"))
     questionnaire = organizing.questionnaire(**limits.options)
     options: dict[str, Any] = {"block": block, "kind": kind, "questionnaire": questionnaire}
     if estimate:

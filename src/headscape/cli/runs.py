@@ -7,9 +7,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from headscape.checks import one_of
 from headscape.cli import options as o
 from headscape.cli.records import Ending, Fetching, command
-from headscape.cli.shared import app, close, listed, one_of, print_facts, print_json, print_table, progress_bar, sayer
+from headscape.cli.shared import app, close, listed, print_facts, print_json, print_table, progress_bar, sayer
 from headscape.errors import InputError
 from headscape.fingerprints import digest
 from headscape.tensor import HeadId

@@ -15,6 +15,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
+from headscape.checks import one_of
 from headscape.errors import InputError
 from headscape.papers import claim
 
@@ -240,7 +241,8 @@ def loader(device: str, online: bool, quiet: bool, weights: str | None = None) -
     from headscape.studies.work.models import Loader
 
     one_of("device", device.partition(":")[0], ("auto", "cpu", "cuda", "mps", "split", "disk"))
-    one_of("weights", weights, ("float32", "bfloat16", "float16", "auto"))
+    if weights is not None:
+        one_of("weights", weights, ("float32", "bfloat16", "float16", "auto"))
     return Loader(device, weights, online, sayer(quiet))
 
 
@@ -265,9 +267,3 @@ def numbers(text: str | None, kind: Callable[[str], Number], example: str) -> li
         return [kind(part) for part in listed(text) or [] if part]
     except ValueError:
         raise InputError(f"'{text}' is not a list of numbers like {example}") from None
-
-
-def one_of(name: str, value: str | None, allowed: Sequence[str]) -> None:
-    """Raise unless an option has one of its values."""
-    if value is not None and value not in allowed:
-        raise InputError(f"{name} is one of {', '.join(allowed)}, not {value!r}")

@@ -49,8 +49,12 @@ class Kinds:
             "rescaled, realformer, learned; longer is the positive control."
         ),
     ] = "standard,hidden,skip,both,longer"
-    alpha: Annotated[str, typer.Option(help="a of the scaled skip; several make a grid: 0.3,0.5.")] = "0.5"
-    alpha_hidden: Annotated[str, typer.Option(help="a' of the hidden state; several make a grid.")] = "0.5"
+    alpha: Annotated[
+        str, typer.Option(help="Scaled skip a x + (1 - a) attention: a; several make a grid: 0.3,0.5.")
+    ] = "0.5"
+    alpha_hidden: Annotated[
+        str, typer.Option(help="Share a' of the scores before in the hidden state; several make a grid.")
+    ] = "0.5"
     init: Annotated[
         str, typer.Option(help="How the hidden state starts: zero, first (as the first layer's scores), debias.")
     ] = "zero"

@@ -17,8 +17,8 @@ from headscape.collapse.residual import norm_1, norm_1inf, residual
 from headscape.errors import InputError
 
 __all__ = [
-    *("ALONG", "AttentionNetwork", "AttentionOnly", "Layer", "along_depth", "bounds_of", "four_variants"),
-    "patch_tokens",
+    *("ALONG", "AttentionNetwork", "AttentionOnly", "Layer", "along_depth", "bounds_of", "four_cells"),
+    *("four_variants", "patch_tokens"),
 ]
 
 Array = npt.NDArray[Any]
@@ -83,6 +83,10 @@ def four_variants(config: AttentionOnly, alpha_hidden: float = 0.5) -> dict[str,
         for skip in (False, True)
         for hidden in (0.0, alpha_hidden)
     }
+
+
+four_cells = four_variants
+"""Its name in version 0.1."""
 
 
 class Layer(NamedTuple):

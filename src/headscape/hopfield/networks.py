@@ -165,8 +165,8 @@ class Output(NamedTuple):
 class RelativeAttention(HopfieldAttention):
     """Transformer-XL's scores: ((q + u) k^T + (q + v) r^T) / sqrt(dk), r a function of how far back the key is."""
 
-    def __init__(self, dim: int, n_heads: int, **options: object) -> None:
-        super().__init__(dim, n_heads, **options)  # type: ignore[arg-type]
+    def __init__(self, dim: int, n_heads: int, **options: Any) -> None:
+        super().__init__(dim, n_heads, **options)
         self.r_proj = nn.Linear(dim, n_heads * self.head_dim, bias=False)
         self.u = nn.Parameter(torch.zeros(n_heads, 1, self.head_dim))
         self.v = nn.Parameter(torch.zeros(n_heads, 1, self.head_dim))

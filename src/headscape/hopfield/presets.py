@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from headscape.errors import InputError
@@ -37,8 +37,8 @@ def _gpt(about: str, layers: int, heads: int, dim: int, batch: int, **changes: A
 def _vit(about: str, layers: int, heads: int, dim: int, batch: int, drop_path: float) -> Preset:
     network = NetworkConfig("vit", layers, heads, dim, outputs=10, image=224, patch=16, channels=3, drop_path=drop_path)
     epoch = 50_000 // batch  # CIFAR
-    schedule = {"floor": 1e-6, "warmup_rate": 1e-6, "cooldown": 10 * epoch, "augment": "paper"}
-    return Preset(about, network, batch, 310 * epoch, (6.25e-5,), 20 * epoch, 0.1, 0.05, **schedule)  # type: ignore[arg-type]
+    fixed = Preset(about, network, batch, 310 * epoch, (6.25e-5,), 20 * epoch, 0.1, 0.05, floor=1e-6)
+    return replace(fixed, warmup_rate=1e-6, cooldown=10 * epoch, augment="paper")
 
 
 _SMALL_VIT = NetworkConfig("vit", 6, 4, 64, outputs=10, patch=4)

@@ -6,9 +6,9 @@ A copy shares all weights with the original except those it changes, so it takes
 from __future__ import annotations
 
 import copy
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -19,6 +19,7 @@ from headscape.attention import projections
 from headscape.attention.models import Model
 from headscape.attention.projections import Layout
 from headscape.attention.ragged import LayerPlan, cut_layer
+from headscape.attention.sites import Site
 from headscape.errors import InputError
 from headscape.pruning.compensation import Fitted
 from headscape.pruning.evidence import Evidence
@@ -224,10 +225,11 @@ def uniform_sets(evidence: Evidence, score: npt.NDArray[np.float64]) -> list[lis
     ]
     if not kept:
         raise InputError(f"no stock configuration of {family} has fewer than {n_groups} key/value heads; use 'ragged'")
-    ranked = [
-        (site, sorted(groups[site.name], key=lambda own, s=site: np.mean([by_head[s.heads[h]] for h in own])))  # type: ignore[misc]
-        for site in model.sites
-    ]
+
+    def mean_score(site: Site, own: Sequence[int]) -> float:
+        return float(np.mean([by_head[site.heads[h]] for h in own]))
+
+    ranked = [(site, sorted(groups[site.name], key=partial(mean_score, site))) for site in model.sites]
     return [[site.heads[h] for site, order in ranked for own in order[: n_groups - n] for h in own] for n in kept]
 
 

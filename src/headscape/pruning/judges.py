@@ -68,7 +68,7 @@ class Judge(ABC):
         return list(dict.fromkeys(key for keys in self.parts.values() for key in keys[:most]))
 
     def by_ability(self, losses: Mapping[str, Loss]) -> dict[str, Loss]:
-        """The losses of pieces joined by ability; of those that are there."""
+        """Losses of the pieces that are there, joined by ability."""
         found = {name: [losses[key] for key in keys if key in losses] for name, keys in self.parts.items()}
         return {name: concatenated(several) for name, several in found.items() if several}
 

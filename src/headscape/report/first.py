@@ -37,7 +37,8 @@ def heads_by_role(scene: Scene) -> dict[str, list[int]]:
     for role, heads in found.items():
         score = scores.get(_key(role))
         if score is not None:
-            heads.sort(key=lambda i, score=score: -float(np.nan_to_num(score[i])))  # type: ignore[misc]
+            falling = (-np.nan_to_num(np.asarray(score, dtype=float))).tolist()
+            heads.sort(key=falling.__getitem__)
     return dict(sorted(found.items(), key=lambda item: rank.get(role_name(item[0]), len(ORDER))))
 
 

@@ -45,10 +45,6 @@ def _table(r: CollapseResult) -> FigureSpec:
     return captions.table("arms", r.by_variant.rename(columns={"arm": "variant"}), ALIKE=ALIKE)
 
 
-def _lines(entry: str, series: list[dict[str, Any]], **given: Any) -> FigureSpec:
-    return captions.figure(entry, {"series": series}, **given)
-
-
 def _line(name: str, spans: list[Interval], **options: Any) -> dict[str, Any]:
     """Estimates by layer; where there is no interval, or none that is worth showing, both ends are the estimate itself."""
     y = np.array([span.value for span in spans])
@@ -68,12 +64,12 @@ def _shown(r: CollapseResult) -> list[str]:
 
 
 def _residual(r: CollapseResult) -> FigureSpec:
-    return _lines("residual", [_line(NAMES[name], _spans(r, name)) for name in _shown(r)])
+    return captions.lines("residual", [_line(NAMES[name], _spans(r, name)) for name in _shown(r)])
 
 
 def _rank(r: CollapseResult) -> FigureSpec:
     assert r.rank is not None
-    return _lines(
+    return captions.lines(
         "rank", [_line(NAMES[name], [mean_interval(column) for column in r.rank[r.at(name)].T]) for name in _shown(r)]
     )
 
@@ -113,7 +109,7 @@ def _share(r: CollapseResult) -> FigureSpec:
     if r.different is not None:
         y = np.array([one.share for one in r.alike("standard", different=True)])
         series.append({"name": "the model, different words", "x": np.arange(len(y)), "y": y, "dash": "dot"})
-    return _lines(
+    return captions.lines(
         "share",
         series,
         ALIKE=ALIKE,
@@ -131,7 +127,7 @@ def _four(r: CollapseResult, weights: str) -> FigureSpec:
     floor = max(r.floor[r.at(name)] for name in names)
     ends = np.array([0, r.n_layers])
     series.append({"name": "round-off", "x": ends, "y": np.full(2, floor), "dash": "dot"})
-    return _lines(
+    return captions.lines(
         "residual-cells",
         series,
         value="Random weights" if weights else "The model",
@@ -158,7 +154,7 @@ def _entropy(r: CollapseResult) -> FigureSpec:
 
 def _bounds(r: CollapseResult, variant: str) -> FigureSpec:
     curves = bound_curves(r.bounds[r.bounds["arm"] == variant], "layer")
-    return _lines(
+    return captions.lines(
         "bounds",
         [{"name": n, "x": c.index.to_numpy(), "y": c.to_numpy(), "dash": DASHES.get(n)} for n, c in curves.items()],
         value=NAMES[variant],

@@ -15,7 +15,7 @@ from headscape.collapse.similarity import ALIKE
 from headscape.intervals import Interval, exactly, geometric_interval, mean_interval, share_interval
 from headscape.results import Finding
 from headscape.studies.collapse.result import CollapseResult, entropy_column, four_of
-from headscape.studies.work.sentences import on_claim
+from headscape.studies.work.sentences import FEWEST, of_enough, on_claim
 from headscape.verdicts import Judgement, cannot_tell, judge, of_different, strictest
 
 __all__ = ["findings"]
@@ -26,8 +26,6 @@ GONE = 1e-6
 """Relative residual that a network in float32 cannot distinguish from 0."""
 PEAK = 0.98
 """A mode above this (the last of 100 bins) is a population of tokens that are all alike."""
-ENOUGH, FEWEST = 8, 3
-"""Inputs that a verdict needs unless fewer were asked for, and those without which nothing is decided."""
 PAPER = "Masumura and Taki 2025"
 UNTRAINED = "the claim is about networks trained with a hidden state; this one was trained without, and it was inserted"
 CONTROLS = {"shuffled": "with shuffled inputs", "random": "with random weights"}
@@ -46,12 +44,9 @@ def findings(r: CollapseResult) -> list[Finding]:
 
 
 def _judge(r: CollapseResult, statistic: Interval, **rule: Any) -> Judgement:
-    """`judge`, but nothing is decided by fewer inputs than were asked for, or by two, whose interval rests on one difference."""
-    n, asked = len(r.residuals("standard")), int(r.settings.get("asked", r.settings["batches"]))
-    needed = min(ENOUGH, max(FEWEST, asked))
-    if n < needed:
-        return cannot_tell(f"too few inputs: {n}, at least {needed} are needed unless fewer are requested", statistic)
-    return of_different(r.residuals("standard"), judge(statistic, **rule))
+    """`judge`, if there are enough inputs and none repeats."""
+    own, asked = r.residuals("standard"), int(r.settings.get("asked", r.settings["batches"]))
+    return of_enough(len(own), asked, of_different(own, judge(statistic, **rule)))
 
 
 def _rank(r: CollapseResult) -> Finding:

@@ -100,7 +100,8 @@ class CollapseResult(StudyResult):
         values = self.residuals(variant)[:, layer]
         if self.is_round_off(variant, layer):
             return Interval(float(values.max()), n=len(values), why="round-off")
-        span, floor = geometric_interval(values), float(self.floor[self.at(variant)])  # type: ignore[index]
+        assert self.floor is not None
+        span, floor = geometric_interval(values), float(self.floor[self.at(variant)])
         return replace(span, low=max(span.low, floor)) if span.known else span
 
     def alike(self, variant: str, different: bool = False) -> list[Similarity]:

@@ -149,11 +149,11 @@ def _curves(r: CompareResult, x: Any, values: Any) -> list[dict[str, Any]]:
 
 
 def _decay(r: CompareResult) -> FigureSpec:
-    return captions.figure("decay", {"series": _curves(r, RANKS, r.curves)})
+    return captions.lines("decay", _curves(r, RANKS, r.curves))
 
 
 def _depth(r: CompareResult) -> FigureSpec:
-    return captions.figure("depth", {"series": _curves(r, DEPTHS, r.profiles)})
+    return captions.lines("depth", _curves(r, DEPTHS, r.profiles))
 
 
 def _runs(r: CompareResult) -> FigureSpec:

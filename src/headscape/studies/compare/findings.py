@@ -29,7 +29,8 @@ def _self_distance(r: CompareResult) -> Finding:
         parts.append(f"{network} {found[BATCHES]} on other batches{other}")
     used = ", ".join(NAMES[name] for name in r.together_of) or "no measures, since none varies between batches"
     text = f"""
-        How far a network is from itself sets the scale: 1 is by every measure the mean of the network that varies most.
+        How far a network is from itself sets the scale: in every measure, 1 is the mean self-distance of the network
+        that varies most.
         Distances to itself: {"; ".join(parts)}. The measures put together are {used}.
     """
     return Finding(text, "intervals")

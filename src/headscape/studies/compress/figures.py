@@ -22,13 +22,11 @@ def figures(r: CompressResult) -> list[FigureSpec]:
         start = error[WAYS.index("supports")]["y"][0]
         promised = start * (r.shares / r.shares[0]) ** -alpha
         error.append({"name": f"promised, k^-{alpha:.2f}", "x": r.shares, "y": promised, "dash": "dash"})
-    found = [captions.figure("map-error", {"series": error}, n=len(r.raw))]
+    found = [captions.lines("map-error", error, n=len(r.raw))]
     if r.change is not None:
         what = {"loss": "change of the loss (nats)", "state": "change of the final state (relative)"}[r.unit]
         found.append(
-            captions.figure(
-                "model-change", {"series": _lines(r, np.abs(r.change), bands=False)}, y_label=what, n=len(r.raw)
-            )
+            captions.lines("model-change", _lines(r, np.abs(r.change), bands=False), y_label=what, n=len(r.raw))
         )
     return [*found, captions.table("curves", r.to_frame())]
 

@@ -64,7 +64,7 @@ class CompressResult(StudyResult):
         return np.asarray(values[:, WAYS.index(way), self.nearest(share)])
 
     def to_frame(self) -> pd.DataFrame:
-        """One row per way and share."""
+        """One row per method and share of numbers kept."""
         rows = []
         for way in WAYS:
             for share in self.shares:
@@ -76,7 +76,7 @@ class CompressResult(StudyResult):
         return pd.DataFrame(rows)
 
     def tables(self) -> dict[str, pd.DataFrame]:
-        """One row per way and share."""
+        """One row per method and share of numbers kept."""
         return {"curves": self.to_frame()}
 
     def summary(self) -> list[tuple[str, pd.DataFrame]]:

@@ -127,10 +127,6 @@ def _self(r: GaussianResult) -> FigureSpec:
     return captions.figure("score-self", _points(r.heads.dropna(subset="variance"), "mean", {"heads": "self_mean"}))
 
 
-def _lines(entry: str, series: Sequence[dict[str, Any]], **given: Any) -> FigureSpec:
-    return captions.figure(entry, {"series": list(series)}, **given)
-
-
 def _information(r: GaussianResult) -> FigureSpec:
     assert r.information is not None
     assert r.information_facts is not None
@@ -146,7 +142,9 @@ def _information(r: GaussianResult) -> FigureSpec:
     if r.control_information is not None:
         series.append(line("random weights, last", r.distances, ends(r.control_information[-1]), "dash"))
     kept = r.information_facts[depths, 0, 2]
-    return _lines("information", [*series, level("shuffled pairs", r.distances, 0.0)], min=kept.min(), max=kept.max())
+    return captions.lines(
+        "information", [*series, level("shuffled pairs", r.distances, 0.0)], min=kept.min(), max=kept.max()
+    )
 
 
 def _next(r: GaussianResult) -> FigureSpec:
@@ -156,7 +154,7 @@ def _next(r: GaussianResult) -> FigureSpec:
         if spectrum is not None:
             mean = np.nanmean(spectrum, axis=0)
             series.append({"name": name, "x": 1 + np.flatnonzero(mean > 1e-6), "y": mean[mean > 1e-6]})
-    return _lines("next-spectrum", series)
+    return captions.lines("next-spectrum", series)
 
 
 def _by_layer(
@@ -178,14 +176,14 @@ def _by_layer(
 
 def _propagated(r: GaussianResult) -> FigureSpec:
     series = _by_layer(r, {"": "trace_ratio"}, ("trained", "random weights"), least=0.0)
-    return _lines("propagated", [*series, level("equal", series[0]["x"], 1.0)])
+    return captions.lines("propagated", [*series, level("equal", series[0]["x"], 1.0)])
 
 
 def _after(r: GaussianResult) -> FigureSpec:
     columns = {"values": "information_values", "outputs": "information_measured"}
     if r.has("information_propagated"):
         columns["outputs, fixed weights"] = "information_propagated"
-    return _lines("after", _by_layer(r, columns), min=r.heads["variance_kept"].min())
+    return captions.lines("after", _by_layer(r, columns), min=r.heads["variance_kept"].min())
 
 
 def _versions(r: GaussianResult, what: str) -> dict[str, Array]:
@@ -208,7 +206,7 @@ def _depth(r: GaussianResult, part: int) -> FigureSpec:
     what, floor = "Cosine of two tokens" if part else "Spread of tokens", float(r.arrays["floor/no skip"][0])
     series += [] if part else [level("tokens count as alike", x, MIXED), level("numerical precision", x, floor)]
     formula = "Mean cosine of different tokens of an input; 1 when they are one." if part else "||X - mean|| / ||X||."
-    return _lines(
+    return captions.lines(
         "mixture",
         series,
         what=what,
@@ -227,7 +225,7 @@ def _positions(r: GaussianResult) -> FigureSpec:
         for name, share in _versions(r, "position/").items()
         if np.isfinite(share).all() and "alpha" not in name
     ]
-    return _lines("positions", series)
+    return captions.lines("positions", series)
 
 
 def _divergence(r: GaussianResult) -> FigureSpec:
@@ -244,17 +242,17 @@ def _divergence(r: GaussianResult) -> FigureSpec:
                         "dash": "dot",
                     }
                 )
-    return _lines("divergence", series)
+    return captions.lines("divergence", series)
 
 
 def _rank(r: GaussianResult) -> FigureSpec:
     series = _by_layer(r, {"": "rank90"}, ("trained", "random weights"), least=1.0)
-    return _lines("rank", [*series, level("log n", series[0]["x"], float(np.log(r.n_token)))])
+    return captions.lines("rank", [*series, level("log n", series[0]["x"], float(np.log(r.n_token)))])
 
 
 def _data(r: GaussianResult) -> FigureSpec:
     series = _by_layer(r, {"W_q": "data_query", "W_k": "data_key", "W_v": "data_value"}, least=0.0)
-    return _lines("data", [*series, level("random directions", series[0]["x"], 1.0)])
+    return captions.lines("data", [*series, level("random directions", series[0]["x"], 1.0)])
 
 
 def _violins(entry: str, groups: dict[str, Array], **given: Any) -> FigureSpec:

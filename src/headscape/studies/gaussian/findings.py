@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -178,10 +179,7 @@ def _temperature(r: GaussianResult) -> list[Finding]:
     def correlation(chosen: npt.NDArray[np.intp], factor: int = 0) -> float:
         return float(spread.corr(pd.Series(changes[chosen, factor].mean(axis=0)), "spearman"))
 
-    flatter, sharper = (
-        _bounded(r, jackknife(lambda chosen, f=f: correlation(chosen, f), len(changes)))  # type: ignore[misc]
-        for f in (0, 1)
-    )
+    flatter, sharper = (_bounded(r, jackknife(partial(correlation, factor=f), len(changes))) for f in (0, 1))
     cost = [mean_interval(changes[:, f].mean(axis=1)) for f in (0, 1)]
     chance = _beyond_chance(r, 0.0)
     judged = judge(flatter, above=chance, control="no correlation, and what so many heads have by chance")
@@ -363,7 +361,7 @@ def _divergence(r: GaussianResult) -> list[Finding]:
         return []
     parts = list(apart.swapaxes(0, 1))  # of all inputs, then with each left out: (n_depth, 2)
     change = over_inputs(parts, lambda one: float((one[-1] - one[0]) @ [1, -1]))
-    first, last = (over_inputs(parts, lambda one, at=at: float(one[at, 0])) for at in (0, -1))  # type: ignore[misc]
+    first, last = (over_inputs([one[at, 0] for one in parts], float) for at in (0, -1))
     rest = f"""
         : the Jensen-Shannon divergence between thirds of the text goes from {first} to {last} nats, that of tokens
         assigned to thirds at random from {apart[0, 0, 1]:.3g} to {apart[-1, 0, 1]:.3g}. Beyond the latter it changes by {change}.

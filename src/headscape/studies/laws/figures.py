@@ -34,14 +34,14 @@ def _slerp(r: LawsResult) -> FigureSpec:
         series.append({"name": f"drawn, l = {radius:g}", "x": part["t"], "y": part["measured"] / height, **own})
     series.append({"name": "1 - cos((1-t) pi/2)", "x": part["t"], "y": part["predicted"] / height, "dash": "dash"})
     series.append({"name": "straight line", "x": part["t"], "y": 1 - part["t"], "dash": "dot"})
-    return captions.figure("slerp", {"series": series}, draws=r.settings["draws"])
+    return captions.lines("slerp", series, draws=r.settings["draws"])
 
 
 def _entropy(r: LawsResult) -> FigureSpec:
     x = r.arrays["radii"]
     drawn = [mean_of_draws(row) for row in r.arrays["entropies"]]
     law = {"name": "log n - l^2 / 2n, at least 0", "x": x, "y": r.entropy_predicted, "dash": "dash"}
-    return captions.figure("entropy", {"series": [line("drawn", x, drawn), law, level("log n", x, float(np.log(r.n)))]})
+    return captions.lines("entropy", [line("drawn", x, drawn), law, level("log n", x, float(np.log(r.n)))])
 
 
 def _ratio(r: LawsResult) -> FigureSpec:
@@ -60,7 +60,7 @@ def _angles(r: LawsResult) -> FigureSpec:
     series = [line(name, x, [mean_of_draws(row) for row in r.arrays[f"angle/{key}"]]) for key, name in names.items()]
     printed = {"name": "variance, as printed", "x": x, "y": x**2 + (r.n - 1) / r.n, "dash": "dot"}  # eq. 6.47
     laws = [level("1", x, 1.0), {"name": "cosine", "x": x, "y": x, "dash": "dash"}, printed]
-    return captions.figure("angles", {"series": [*series, *laws]})
+    return captions.lines("angles", [*series, *laws])
 
 
 def _bound(r: LawsResult) -> FigureSpec:
@@ -71,4 +71,4 @@ def _bound(r: LawsResult) -> FigureSpec:
         for n, row in zip(names, r.arrays["bound"], strict=True)
     ]
     edge = {"name": "bound", "x": np.ones(2), "y": np.array([0.0, 1.0]), "dash": "dot"}
-    return captions.figure("bound", {"series": [*series, edge]})
+    return captions.lines("bound", [*series, edge])

@@ -112,7 +112,7 @@ def _entropies(r: OrganizeResult) -> FigureSpec:
     series = [{"name": f"batch {i}", "x": x, "y": r.entropies[i, k][order]} for i in range(shown)]
     null = r.null_entropies[:, k].mean(axis=0)[order]
     series.append({"name": "rows shuffled (mean)", "x": x, "y": null, "dash": "dash"})
-    return captions.figure("entropies", {"series": series}, n_basis=r.settings["n_basis"])
+    return captions.lines("entropies", series, n_basis=r.settings["n_basis"])
 
 
 def _by_rank(curve: Any) -> dict[str, Any]:
@@ -131,7 +131,7 @@ def _decay(r: OrganizeResult) -> FigureSpec:
         {"name": f"{r.name(i)}, {label}"} | _by_rank(r.decay_by_support[:, i])
         for i, label in zip(ends, labels, strict=True)
     ]
-    return captions.figure("decay", {"series": series}, _LEFT_OUT=_LEFT_OUT)
+    return captions.lines("decay", series, _LEFT_OUT=_LEFT_OUT)
 
 
 def _basis(r: OrganizeResult) -> FigureSpec:
@@ -146,7 +146,7 @@ def _network_decay(r: OrganizeResult) -> FigureSpec:
     series = [{"name": f"batch {i}"} | _by_rank(r.network_decay[i]) for i in range(min(5, r.n_batches))]
     null = np.sqrt((r.null_network_decay.astype(float) ** 2).mean(axis=0))
     series.append({"name": "rows shuffled (rms)", "dash": "dash"} | _by_rank(null))
-    return captions.figure("network-decay", {"series": series}, _LEFT_OUT=_LEFT_OUT)
+    return captions.lines("network-decay", series, _LEFT_OUT=_LEFT_OUT)
 
 
 def _energy_figure(r: OrganizeResult) -> FigureSpec:
@@ -167,14 +167,14 @@ def _landscape(r: OrganizeResult) -> list[FigureSpec]:
     if len(r.heads) > 2:
         values = np.abs(markov_spectrum(r.affinity, min(N_EIGENVALUES, len(r.heads) - 1)).values)
         line = {"name": "eigenvalue", "x": np.arange(1, len(values) + 1), "y": values}
-        found.append(captions.figure("spectrum", {"series": [line]}, n=len(values)))
+        found.append(captions.lines("spectrum", [line], n=len(values)))
     if r.depth is not None:
         layers = r.heads["layer"].to_numpy()
         apart, distance = pairs_of(np.abs(layers[:, None] - layers)), pairs_of(r.distances)
         steps = np.unique(apart)
         line = {"name": "pairs of heads", "x": steps, "y": [distance[apart == step].mean() for step in steps]}
         same = {"name": "all pairs", "x": steps[[0, -1]], "y": [distance.mean()] * 2, "dash": "dash"}
-        found.append(captions.figure("depth", {"series": [line, same]}))
+        found.append(captions.lines("depth", [line, same]))
     if r.dip is not None:
         turn = np.linspace(0, np.pi, len(r.heads), endpoint=False)
         ring = pairs_of(np.hypot(np.sin(turn[:, None] - turn), THICK))
@@ -184,5 +184,5 @@ def _landscape(r: OrganizeResult) -> list[FigureSpec]:
     if r.convergence is not None and r.convergence.shape[1] > 1:
         steps = np.arange(1, r.convergence.shape[1] + 1)
         lines = [{"name": f"batch {i}", "x": steps, "y": row} for i, row in enumerate(r.convergence)]
-        found.append(captions.figure("convergence", {"series": lines}))
+        found.append(captions.lines("convergence", lines))
     return found

@@ -131,9 +131,9 @@ def _sweep(r: PromptResult, s: Sweep) -> list[FigureSpec]:
     some = min(range(len(s.shots)), key=lambda k: abs(s.shots[k] - r.settings["shots"]))
     words = [panel(word, some, i) for i, word in enumerate(r.targets[:SHOWN])]
     return [
-        captions.figure("sweep-loss", {"series": losses}),
+        captions.lines("sweep-loss", losses),
         captions.table("sweep-clues", s.table(r.targets)),
-        captions.figure("sweep-measures", {"series": by_shots}),
+        captions.lines("sweep-measures", by_shots),
         captions.figure("sweep-maps", {"panels": few}, value=r.targets[0], layer=r.n_layers // 2),
         captions.figure("sweep-words", {"panels": words}, value=s.shots[some], layer=r.n_layers // 2),
     ]
@@ -148,10 +148,6 @@ def _line(name: str, values: Array, dash: str | None = None, least: float = 0.0)
     return line(name, np.arange(values.shape[1]), [interval(column).within(least, 1) for column in values.T], dash)
 
 
-def _lines(entry: str, series: Sequence[dict[str, Any]], **given: Any) -> FigureSpec:
-    return captions.figure(entry, {"series": list(series)}, **given)
-
-
 def _level(r: PromptResult, name: str, value: float) -> dict[str, Any]:
     return level(name, np.arange(r.n_layers), value)
 
@@ -164,14 +160,14 @@ def _masses(r: PromptResult) -> FigureSpec:
         "rest": "instruction and separators",
     }
     names["self"] = "itself"
-    return _lines("masses", [_line(label, r.of("trained", name)) for name, label in names.items()])
+    return captions.lines("masses", [_line(label, r.of("trained", name)) for name, label in names.items()])
 
 
 def _shots(r: PromptResult) -> FigureSpec:
     series = [_line("trained", r.within_share()), _line("distances alone", r.within_share("distance"))]
     if "random weights" in r.versions:
         series.append(_line("random weights", r.within_share("random weights")))
-    return _lines("shots", [*series, _line("uniform attention", r.within_share("uniform"), "dot")])
+    return captions.lines("shots", [*series, _line("uniform attention", r.within_share("uniform"), "dot")])
 
 
 def _versions(r: PromptResult, measure: str) -> list[dict[str, Any]]:
@@ -186,11 +182,11 @@ def _scaling(r: PromptResult) -> str:
 
 
 def _self(r: PromptResult) -> FigureSpec:
-    return _lines("self-mass", [*_versions(r, "drawn_self"), _level(r, "half", 0.5)], value=_scaling(r))
+    return captions.lines("self-mass", [*_versions(r, "drawn_self"), _level(r, "half", 0.5)], value=_scaling(r))
 
 
 def _entropy(r: PromptResult) -> FigureSpec:
-    return _lines("entropy", _versions(r, "entropy"), value=_scaling(r))
+    return captions.lines("entropy", _versions(r, "entropy"), value=_scaling(r))
 
 
 def _cosines(r: PromptResult) -> FigureSpec:
@@ -198,7 +194,7 @@ def _cosines(r: PromptResult) -> FigureSpec:
     if len(r.cosine) > 1:
         found["random weights"] = r.tested("partial", "random weights")
     series = [_line(name, values, least=-1) for name, values in found.items()]
-    return _lines("cosines", [*series, _level(r, "no relation", 0.0)])
+    return captions.lines("cosines", [*series, _level(r, "no relation", 0.0)])
 
 
 def _losses(r: PromptResult) -> FigureSpec:

@@ -73,9 +73,9 @@ def _curves(r: PruneResult, compensation: str) -> FigureSpec:
         names += ["l1_all_random", "l1_all_natural"]
     by_name = {c.criterion: c for c in known}
     series = [_line(r, by_name[n], n, n in CONTROLS, n in BANDS or n == r.criterion) for n in names if n in by_name]
-    return captions.figure(
+    return captions.lines(
         "curves",
-        {"series": series},
+        series,
         id="curves" if compensation == r.compensation else "curves-none",
         compensation=compensation,
         n_heads=len(r.heads),
@@ -107,7 +107,7 @@ def _compensation(r: PruneResult) -> FigureSpec:
         for c in r.on()
         if c.criterion in names
     ]
-    return captions.figure("compensation", {"series": series}, join=", ".join(names), measure=r.measure)
+    return captions.lines("compensation", series, join=", ".join(names), measure=r.measure)
 
 
 def _grid(r: PruneResult) -> FigureSpec:

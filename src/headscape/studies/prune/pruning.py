@@ -103,7 +103,9 @@ class Pruning:
         for name, given in (("run", self.run or captured), *((name, getattr(self, name)) for name in GIVEN)):
             if (name == "run" and given is None) or (isinstance(given, str) and given == IN_MEMORY):
                 raise InputError(f"this pruning was made with {name} in memory; give {name}= to make it again")
-        captured = open_capture(self.run) if captured is None else captured  # type: ignore[arg-type]
+        if captured is None:
+            assert self.run is not None  # or it would be named above
+            captured = open_capture(self.run)
         model = self.load() if model is None else model
         prepared = prepare_inputs(self, model, captured)
         changed = [name for name, found in prepared.data.items() if self.data.get(name, found) != found]

@@ -54,7 +54,7 @@ def _slider(r: SeriesResult) -> FigureSpec:
 def _counts(r: SeriesResult) -> FigureSpec:
     table = r.steps_table()
     series = [{"name": role, "x": r.steps, "y": table[role].to_numpy()} for role in r.role_names if table[role].any()]
-    return captions.figure("roles", {"series": series})
+    return captions.lines("roles", series)
 
 
 def _scores(r: SeriesResult, role: str) -> FigureSpec:
@@ -67,12 +67,10 @@ def _scores(r: SeriesResult, role: str) -> FigureSpec:
         series.append(
             {"name": "attention at random", "x": r.steps, "y": np.full(len(r.steps), r.chance[k]), "dash": "dash"}
         )
-    return captions.figure(
-        "scores", {"series": series}, role=role, value=r.scores.shape[2], value_2=ROLES[role], n_best=len(best)
-    )
+    return captions.lines("scores", series, role=role, value=r.scores.shape[2], value_2=ROLES[role], n_best=len(best))
 
 
 def _change(r: SeriesResult) -> FigureSpec:
     parts = (("change since the step before", r.steps[1:], r.change), ("between two inputs", r.steps, r.noise))
     series = [line(name, x, [mean_interval(row) for row in values]) for name, x, values in parts]
-    return captions.figure("change", {"series": series})
+    return captions.lines("change", series)

@@ -138,7 +138,7 @@ def _change_heads(r: SoftmaxResult) -> FigureSpec:
     ends, height = x[[0, -1]], np.full(2, r.tolerance)
     both = {"x": [*ends, ends[-1], *ends], "y": [*height, np.nan, *-height]}  # one line with a gap
     series.append({"name": "tolerance", "x": ends, "y": height, "dash": "dot"} | (both if r.unit == "loss" else {}))
-    return captions.figure("change-heads", {"series": series}, unit_name=r.unit_name)
+    return captions.lines("change-heads", series, unit_name=r.unit_name)
 
 
 def _change_layers(r: SoftmaxResult) -> FigureSpec:
@@ -147,7 +147,7 @@ def _change_layers(r: SoftmaxResult) -> FigureSpec:
     series = []
     for v, name in enumerate(LAYER_VARIANTS):
         series.append(line(NAMES[name], layers, [mean_interval(column) for column in r.changes_layer[:, v].T]))
-    return captions.figure("change-layers", {"series": series}, unit_name=r.unit_name)
+    return captions.lines("change-layers", series, unit_name=r.unit_name)
 
 
 def _change_all(r: SoftmaxResult) -> FigureSpec:

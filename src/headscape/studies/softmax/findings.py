@@ -9,8 +9,8 @@ from headscape.intervals import Interval, another, exactly, jackknife, mean_inte
 from headscape.papers import claim
 from headscape.results import Finding
 from headscape.studies.softmax.head import COLUMNS
-from headscape.studies.softmax.result import CLOSE, ENOUGH, NAMES, SoftmaxResult
-from headscape.studies.work.sentences import on_claim
+from headscape.studies.softmax.result import CLOSE, NAMES, SoftmaxResult
+from headscape.studies.work.sentences import of_enough, on_claim
 from headscape.verdicts import Judgement, cannot_tell, judge, of_different
 
 __all__ = ["findings"]
@@ -23,7 +23,7 @@ UNIFORM = 0.005
 TWICE = 1.9
 """Ratio of exponents from which the residual counts as twice as regular."""
 FEWEST = 3
-"""Inputs without which nothing is decided, whatever was asked for; also heads that need their map."""
+"""Heads shown to need their map without which nothing is said about heads that pass."""
 
 
 def findings(r: SoftmaxResult) -> list[Finding]:
@@ -36,11 +36,7 @@ def findings(r: SoftmaxResult) -> list[Finding]:
 
 def _decided(r: SoftmaxResult, id: str, judgement: Judgement) -> Judgement:
     """The judgement on a claim, if there are enough inputs for any; what is said to be learnt, random weights must lack."""
-    n, needed = len(r.values), min(ENOUGH, max(FEWEST, int(r.settings["batches"])))
-    few = f"too few inputs: {n}, at least {needed} are needed unless fewer are requested"
-    if n < needed:
-        return cannot_tell(few, judgement.statistic)
-    judgement = of_different(r.values, judgement)
+    judgement = of_enough(len(r.values), int(r.settings["batches"]), of_different(r.values, judgement))
     if judgement.verdict != "holds" or not claim(id).learnt:
         return judgement
     if r.control is None:

@@ -15,7 +15,7 @@ from headscape.intervals import Interval, mean_interval
 from headscape.studies.softmax.head import COLUMNS, LATER_VARIANTS, VARIANTS
 from headscape.studies.work.result import StudyResult
 
-__all__ = ["ALL_VARIANTS", "CLOSE", "ENOUGH", "HEAD_VARIANTS", "LAYER_VARIANTS", "NAMES", "SoftmaxResult", "standing"]
+__all__ = ["ALL_VARIANTS", "CLOSE", "HEAD_VARIANTS", "LAYER_VARIANTS", "NAMES", "SoftmaxResult", "standing"]
 
 Array = npt.NDArray[Any]
 
@@ -50,8 +50,6 @@ NAMES = {
     "printed": "eq. 12 as printed",
 }
 
-ENOUGH = 8
-"""Inputs that a verdict needs, unless fewer were requested."""
 CLOSE = 0.1
 """Relative error up to which a decomposition counts as close to softmax; also how near to 0, in nats, averages must be
 for e^average to be 1 within a tenth."""

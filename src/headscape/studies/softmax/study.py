@@ -21,12 +21,13 @@ from headscape.geometry.questionnaire import Questionnaire
 from headscape.intervals import mean_interval
 from headscape.runs import Run
 from headscape.studies.softmax.head import COLUMNS, Head, as_probabilities, log_attention, organize
-from headscape.studies.softmax.result import ALL_VARIANTS, ENOUGH, HEAD_VARIANTS, SoftmaxResult, standing
+from headscape.studies.softmax.result import ALL_VARIANTS, HEAD_VARIANTS, SoftmaxResult, standing
 from headscape.studies.softmax.units import Layer, change_all, change_layer, measure_layer, read_unit, trees_of
 from headscape.studies.work.engines import LocalEngine
 from headscape.studies.work.folder import Folder, study_folder
 from headscape.studies.work.how import How, Work
 from headscape.studies.work.models import Loader, models_of
+from headscape.studies.work.sentences import ENOUGH
 from headscape.studies.work.units import reachable, run_units
 from headscape.tensor import HeadId, named_heads
 

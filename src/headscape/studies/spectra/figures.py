@@ -52,7 +52,7 @@ def _alignment(r: SpectraResult) -> FigureSpec:
         if np.isfinite(z).all():
             series.append({"name": name, "x": x, "y": (z[:, None] > x).mean(axis=0)})
     series.append({"name": "unrelated (normal law)", "x": x, "y": 2 * norm.sf(x), "dash": "dot"})
-    return captions.figure("alignment", {"series": series})
+    return captions.lines("alignment", series)
 
 
 def _against_noise(r: SpectraResult) -> FigureSpec:
@@ -78,9 +78,9 @@ def _against_noise(r: SpectraResult) -> FigureSpec:
                 }
             )
     series.append({"name": "noise", "x": x[[0, -1]], "y": np.ones(2), "dash": "dot"})
-    return captions.figure(
+    return captions.lines(
         "against-noise",
-        {"series": series},
+        series,
         read="Each singular value over that of noise of the same shape and energy at the same rank, largest on the left; median over layers. "
         "Above 1 on the left and below on the right: few directions carry the matrix."
         + (
@@ -101,7 +101,7 @@ def _histogram(r: SpectraResult, kind: str) -> FigureSpec:
     places |= {"edge of rounding": found.rounding} if found.rounding > 0 else {}
     series += [{"name": name, "x": np.full(2, at), "y": top, "dash": "dot"} for name, at in places.items()]
     beyond = max(1 - float(y.sum()) * float(x[1] - x[0]) for y in found.layers.values())
-    return captions.figure("histogram", {"series": series}, matrix=kind, name=KIND_NAMES[kind], beyond=max(beyond, 0.0))
+    return captions.lines("histogram", series, matrix=kind, name=KIND_NAMES[kind], beyond=max(beyond, 0.0))
 
 
 def _by_layer(column: str, r: SpectraResult) -> FigureSpec:
@@ -112,7 +112,7 @@ def _by_layer(column: str, r: SpectraResult) -> FigureSpec:
             name = KIND_NAMES[kind] + (", initial" if initial else "")
             series.append({"name": name, "x": np.arange(len(y)), "y": y} | ({"dash": "dot"} if initial else {}))
     series.append(level("noise" if column == "evenness" else "Xavier's", series[0]["x"], 1.0) | {"dash": "dash"})
-    return captions.figure(column, {"series": series})
+    return captions.lines(column, series)
 
 
 def _outside(r: SpectraResult) -> FigureSpec:

@@ -36,7 +36,7 @@ def _variants(r: Table1Result, k: int) -> FigureSpec:
     for name, printed in PRINTED.items():
         shown = np.array(printed[: r.depth])
         series.append({"name": f"printed, {name}", "x": x[: len(shown)], "y": shown, "dash": "dot"})
-    return captions.figure("cells", {"series": series}, k=k, value=r.names[k], value_2=roundoff())
+    return captions.lines("cells", series, k=k, value=r.names[k], value_2=roundoff())
 
 
 def _bounds(r: Table1Result, k: int) -> FigureSpec:
@@ -48,7 +48,7 @@ def _bounds(r: Table1Result, k: int) -> FigureSpec:
         for variant in r.variants[:2]
         for name, curve in bound_curves(here[here["cell"] == variant], "depth").items()
     ]
-    return captions.figure("bounds", {"series": series}, k=k, value=r.names[k])
+    return captions.lines("bounds", series, k=k, value=r.names[k])
 
 
 def _theorem(r: Table1Result) -> FigureSpec:

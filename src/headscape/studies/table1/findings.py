@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+from functools import partial
+from typing import Any
+
 import numpy as np
+import numpy.typing as npt
 
 from headscape.collapse.bounds import CONDITION
 from headscape.intervals import Interval, exactly, jackknife, mean_interval
@@ -26,8 +30,12 @@ def findings(r: Table1Result) -> list[Finding]:
 
 def _away(r: Table1Result, setting: str, variant: str, printed: tuple[float, ...]) -> list[Interval]:
     """Decades between the mean residual over seeds and the printed one, by depth."""
+
+    def away(of: npt.NDArray[np.intp], values: npt.NDArray[Any], value: float) -> float:
+        return float(np.log10(values[of].mean() / value))
+
     columns = zip(r.column(setting, variant).T, printed, strict=False)
-    return [jackknife(lambda of, v=v, p=p: float(np.log10(v[of].mean() / p)), len(v)) for v, p in columns]  # type: ignore[misc]
+    return [jackknife(partial(away, values=v, value=p), len(v)) for v, p in columns]
 
 
 def _as_printed(away: list[Interval]) -> Judgement:

@@ -102,10 +102,6 @@ def _differences(r: TrainResult) -> FigureSpec:
     )
 
 
-def _lines(entry: str, series: list[dict[str, Any]], **given: Any) -> FigureSpec:
-    return captions.figure(entry, {"series": series}, **given)
-
-
 def _curves(r: TrainResult) -> FigureSpec:
     series = []
     for arm in r.arms:
@@ -115,7 +111,7 @@ def _curves(r: TrainResult) -> FigureSpec:
         series.append(
             {"name": base_arm(arm).title, "x": found.index.to_numpy(), "y": y, "low": low, "high": high, "range": True}
         )
-    return _lines("curves", series, value="image" if r.images else "token")
+    return captions.lines("curves", series, value="image" if r.images else "token")
 
 
 def _rates(r: TrainResult) -> FigureSpec:
@@ -138,7 +134,7 @@ def _rates(r: TrainResult) -> FigureSpec:
     short = f"runs of {r.settings['search_steps']} steps with the first seed"
     first_only = f"Validation loss at each rate tried, in {short}; each arm takes its lowest."
     finals = f"the best {r.settings['finalists']} rates of each arm were run with all {len(seeds)} seeds"
-    return _lines(
+    return captions.lines(
         "rates",
         series,
         read=f"Validation loss at each rate tried. By {short} (dotted) {finals}; each arm takes the lowest mean (solid)."
@@ -160,7 +156,7 @@ def _by_layer(r: TrainResult, name: str) -> FigureSpec:
         by_layer = r.last[r.last["arm"] == arm].groupby("layer")[name]
         spans = {layer: student_interval(values).within(*BOUNDS[name]) for layer, values in by_layer}
         series.append(line(base_arm(arm).title, np.array(list(spans)), list(spans.values())))
-    return _lines(name, series, pairs=r.pairs)
+    return captions.lines(name, series, pairs=r.pairs)
 
 
 def _course(r: TrainResult) -> FigureSpec:
@@ -170,7 +166,7 @@ def _course(r: TrainResult) -> FigureSpec:
         rows = r.layers[(r.layers["arm"] == arm) & (r.layers["layer"] == r.layers["layer"].max())]
         spans = {step: student_interval(x).within(*BOUNDS["rank"]) for step, x in rows.groupby("step")["rank"]}
         series.append(line(base_arm(arm).title, np.array(list(spans)), list(spans.values())))
-    return _lines("course", series)
+    return captions.lines("course", series)
 
 
 def _entropy(r: TrainResult) -> FigureSpec:
@@ -178,7 +174,7 @@ def _entropy(r: TrainResult) -> FigureSpec:
     for arm in r.arms:
         spans = [student_interval(column).within(0, 1) for _, column in r.entropies(arm).items()]
         series.append(line(base_arm(arm).title, np.arange(len(spans)) + 1, spans))
-    return _lines("entropy", series)
+    return captions.lines("entropy", series)
 
 
 def _heads(r: TrainResult, left: str, right: str) -> FigureSpec:
@@ -198,7 +194,7 @@ def _learned(r: TrainResult) -> FigureSpec:
         by_seed = of_layer.groupby(["step", "seed"])["alpha"].mean()
         by_step = {step: mean_interval(values) for step, values in by_seed.groupby("step")}
         series.append(line(f"layer {of_layer['layer'].iloc[0] + 1}", np.array(list(by_step)), list(by_step.values())))
-    return _lines("learned", series, LEARNED_START=LEARNED_START)
+    return captions.lines("learned", series, LEARNED_START=LEARNED_START)
 
 
 def _violins(r: TrainResult, left: str, right: str) -> FigureSpec:

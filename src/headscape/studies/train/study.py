@@ -271,7 +271,7 @@ class _Evaluations(Steps):
         super().one()
 
     def one(self) -> None:
-        """A run is over."""
+        """Count a run that ended, with the steps it left out."""
         for _ in range(self._each - self._within):
             super().one()
         self._within = 0

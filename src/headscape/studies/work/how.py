@@ -62,12 +62,12 @@ class Work:
     @classmethod
     def of(cls, **how: Unpack[How]) -> Work:
         """The record of the options that a study was called with."""
-        options = dict(how)
         engine = engine_of(how.get("engine", "local"), how.get("jobs", 1))
-        kept = {name: options[name] for name in ("resume", "progress", "say") if name in options}
         warn = how.get("warn") or how.get("say") or _warn
         threads = how.get("threads")
-        return cls(engine, None if threads is None else integer("threads", threads, low=1), warn=warn, **kept)  # type: ignore[arg-type]
+        threads = None if threads is None else integer("threads", threads, low=1)
+        resume, progress = how.get("resume", cls.resume), how.get("progress", cls.progress)
+        return cls(engine, threads, resume, progress, how.get("say", cls.say), warn)
 
     @property
     def threads(self) -> int:

@@ -58,8 +58,14 @@ class Loader:
             from headscape.hopfield.capturing import trained_model
 
             return trained_model(source, self.device, random_init)
-        options = {"device": self.device, "dtype": self.weights or dtype, "online": self.online, "say": self.say}
-        return load_model(source, random_init=random_init, **options)  # type: ignore[arg-type]
+        return load_model(
+            source,
+            device=self.device,
+            dtype=self.weights or dtype,
+            online=self.online,
+            random_init=random_init,
+            say=self.say,
+        )
 
     def model_or_none(self, run: Run, without: str, warn: Say) -> Model | None:
         """The model of a run, or None with a warning that says what is left out (`without`) and why."""
@@ -99,14 +105,14 @@ def models_of(
     """
     if control is True and captured.run is None:
         raise InputError("random weights need a run of a model; these are arrays in memory: give control=")
-    own = model or None
+    own = None if isinstance(model, bool) else model
     if model is True:
         own = captured.model if captured.run is None else loader.model_or_none(captured.run, without, warn)
-    other = control or None
+    other = None if isinstance(control, bool) else control
     if control is True:
         assert captured.run is not None
         other = loader.model(captured.run, random_init=seed)
-    return own, other  # type: ignore[return-value]
+    return own, other
 
 
 def model_place(model: Model, run: Run | str | Path | None) -> Path | None:

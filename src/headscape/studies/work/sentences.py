@@ -4,9 +4,19 @@ from __future__ import annotations
 
 from headscape.papers import claim
 from headscape.results import Finding
-from headscape.verdicts import Judgement
+from headscape.verdicts import Judgement, cannot_tell
 
-__all__ = ["on_claim"]
+__all__ = ["ENOUGH", "FEWEST", "of_enough", "on_claim"]
+
+ENOUGH, FEWEST = 8, 3
+"""Inputs that a verdict needs unless fewer were requested, and those without which nothing is decided."""
+
+
+def of_enough(n: int, requested: int, judgement: Judgement) -> Judgement:
+    """The judgement, unless there are too few inputs for any: fewer than requested, or two, whose interval rests on one difference."""
+    needed = min(ENOUGH, max(FEWEST, requested))
+    few = f"too few inputs: {n}, at least {needed} are needed unless fewer are requested"
+    return judgement if n >= needed else cannot_tell(few, judgement.statistic)
 
 
 def on_claim(id: str, judgement: Judgement, rest: str, figure: str | None = None, **names: str) -> Finding:

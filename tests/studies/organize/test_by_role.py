@@ -13,7 +13,8 @@ from torch import nn
 
 import headscape as hs
 from headscape.roles import ROLES
-from headscape.studies.heads import heads_by_role, study
+from headscape.studies.organize import by_role
+from headscape.studies.organize.by_role import heads_by_role
 from tiny import Letters
 from zoo import make
 
@@ -110,8 +111,8 @@ def test_all_roles_at_once_are_what_each_is_alone_from_one_reading(tmp_path, mon
             alone[role] = hs.find_heads(place, role, top=None, model=make("llama"))
     asked, read, told = [], [], []
     for name, calls in (("probed", asked), ("batch_roles", read)):
-        own = getattr(study, name)
-        monkeypatch.setattr(study, name, lambda *given, own=own, calls=calls: calls.append(given) or own(*given))
+        own = getattr(by_role, name)
+        monkeypatch.setattr(by_role, name, lambda *given, own=own, calls=calls: calls.append(given) or own(*given))
     found = heads_by_role(place, ROLES, model=make("llama"), progress=lambda *steps: told.append(steps))
     assert len(asked) == 1 and len(read) == 2 and told == [(0, 1), (1, 1), (0, 2), (1, 2), (2, 2)]
     assert "punctuation" not in found and list(found) == list(alone)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -17,11 +16,11 @@ from headscape.checks import seed as check_seed
 from headscape.errors import InputError
 from headscape.roles import BLOCK_ROLES, PROBED, RoleFunction, batch_roles, find_role, role_table
 from headscape.runs import Run
-from headscape.studies.organize import OrganizeResult
 from headscape.studies.organize.heads import probed, probed_roles
+from headscape.studies.organize.result import OrganizeResult
 from headscape.studies.organize.units import shuffled_rows
 from headscape.studies.work.folder import newest_by_block
-from headscape.studies.work.how import Progress, Steps, Work
+from headscape.studies.work.how import Progress, Say, Steps, Work
 from headscape.studies.work.models import Loader, models_of
 from headscape.tensor import AttentionTensor, HeadId
 
@@ -159,7 +158,7 @@ def _measured(source: Any, roles: Sequence[str], block: str | None, model: Any, 
     scores = {}
     if set(PROBED) & set(roles):
         steps = work.stage("asking the model", 1)
-        scores = _probe(source, model, seed)
+        scores = _probe(source, model, seed, work.warn)
         steps.one()
     n_input = 1 if isinstance(source, AttentionTensor) else len(open_capture(source))
     steps = work.stage("reading maps", len(names) * n_input)
@@ -205,12 +204,12 @@ def _blocks_of(source: Any, block: str | None) -> Sequence[str | None]:
     return captured.chosen(block)
 
 
-def _probe(source: Any, model: Any, seed: int) -> dict[str, dict[HeadId, float]]:
+def _probe(source: Any, model: Any, seed: int, warn: Say) -> dict[str, dict[HeadId, float]]:
     """What is measured on the model, by column; nothing without a model that reads text."""
     own = None if isinstance(model, bool) else model
     if model is True and not isinstance(source, AttentionTensor):
         without = "induction is measured on the inputs alone"
-        own, _ = models_of(open_capture(source), True, None, Loader(say=_warn), seed, without, _warn)
+        own, _ = models_of(open_capture(source), True, None, Loader(say=warn), seed, without, warn)
     if own is None:
         return {}
     from headscape.attention.models import Model, wrap_module
@@ -219,10 +218,6 @@ def _probe(source: Any, model: Any, seed: int) -> dict[str, dict[HeadId, float]]
         return probed(own if isinstance(own, Model) else wrap_module(own), seed)
     except InputError:
         return {}
-
-
-def _warn(line: str) -> None:
-    warnings.warn(line, stacklevel=2)
 
 
 def _table_of(
