@@ -107,7 +107,7 @@ class Writing:
     heal: Annotated[
         int,
         typer.Option(
-            help="Steps of distillation of the output projections after pruning (40 is a good start).",
+            help="Steps of distillation of the output projections after pruning (40 is a good start, 100 if many heads are removed).",
             min=0,
             max=o.MANY,
         ),
