@@ -73,3 +73,19 @@ def test_a_modules_test_is_found_by_its_name():
         names = [path.stem, *(["study"] if path.parent in STUDIES and path.stem in FOUR else [])]
         found = any((place / f"test_{each}.py").is_file() for each in names)
         assert found != (name in said), f"{name} has no test of its name, or is named although it has one"
+
+
+def test_no_file_holds_what_an_unfinished_merge_leaves():
+    root = SRC.parents[1]
+    rooms = [root / name for name in ("src", "tests", "docs", "examples", "scripts", "benchmarks")]
+    files = [
+        path
+        for room in rooms
+        for kind in ("py", "md", "toml", "csv", "json", "js", "css", "html")
+        for path in room.rglob(f"*.{kind}")
+    ]
+    files = [path for path in files if "_build" not in path.parts] + [*root.glob("*.md"), *root.glob("*.toml")]
+    left = re.compile(r"^(<{7}|>{7}) ", re.M)
+    assert not [
+        path.relative_to(root) for path in files if left.search(path.read_text(encoding="utf-8", errors="replace"))
+    ]
