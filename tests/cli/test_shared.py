@@ -84,3 +84,20 @@ def test_a_name_cannot_command_the_terminal(monkeypatch, capsys):
         main()
     said = capsys.readouterr().err
     assert "]0;title" in said and not set(said) & set("\x1b\x07\x9b")
+
+
+def test_a_table_that_is_too_wide_folds_its_cells_and_loses_none_of_them(monkeypatch):
+    """Rich shares the width out before it makes room for names that must stay whole."""
+    shown = Console(width=80, record=True, file=open("/dev/null", "w"))  # noqa: SIM115
+    monkeypatch.setattr(shared, "out", shown)
+    names = ["gaussian.chain_variance", "spectra.energy"]
+    rows = [
+        [name, "Training lowers the energy of W_q and W_k.", "0.638 [0.137, 1.3] (n = 6)", "does not hold"]
+        for name in names
+    ]
+    shared.print_table("Verdicts", ["claim", "statement", "value", "verdict"], rows)
+    text = shown.export_text()
+    assert all(name in text for name in names) and max(map(len, text.splitlines())) <= 80
+    folded = "".join(text.split())
+    for cell in rows[0][1:]:
+        assert all(folded.count(word) >= len(rows) for word in cell.split())

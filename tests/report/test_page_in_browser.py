@@ -2,14 +2,16 @@
 
 import io
 import re
+from dataclasses import replace
 
 import numpy as np
 import pytest
 from PIL import Image
 
-from fakes import NASTY, attention, head_tree, make_run, result_of
+from fakes import NASTY, FakeResult, attention, frame_of, head_figures, head_tree, make_run, result_of
 from headscape.report import write_report
 from headscape.report.text import visible
+from headscape.results import Finding
 
 pytestmark = pytest.mark.xdist_group("chromium")
 N_LAYER, N_HEAD, N_TOKEN = 4, 3, 24
@@ -433,3 +435,12 @@ def test_printing_gives_a_light_pdf(page, tmp_path):
     assert content.count(b"/Type /Page\n") + content.count(b"/Type /Page ") + content.count(b"/Type /Page/") >= 3
     assert page.evaluate("document.documentElement.dataset.theme") in ("dark", "light")
     page.emulate_media(color_scheme="light")
+
+
+def test_a_long_title_of_a_figure_breaks_in_the_list_of_findings(tmp_path, visit):
+    """Those of the claims are a paper's whole reference."""
+    figures = [replace(spec, title="Whole reference of a paper, " * 8) for spec in head_figures(1, 2)]
+    long = FakeResult(frame_of(1, 2), figures, [Finding("Seen.", figures[0].id)])
+    own = visit(write_report(make_run(tmp_path / "run", attention(1, 2, 24)), [long]), width=700)
+    assert own.query_selector(".findings .go").bounding_box()["width"] <= 700
+    assert own.evaluate("document.documentElement.scrollWidth") <= 700

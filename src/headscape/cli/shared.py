@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import typer
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
+from rich.segment import Segment
 from rich.table import Table
 
 from headscape.checks import one_of
@@ -116,8 +117,15 @@ def print_table(title: str, columns: list[str], rows: list[list[str]], right: tu
         table.add_column(column, justify="right" if i in right else "left", overflow="fold", min_width=whole)
     for row in rows:
         table.add_row(*(_shown(cell).replace("\n", " ") for cell in row))
+    if columns and _width(table) > out.width:  # rich makes room for that column only after it has shared out the others
+        table.columns[0].width = table.columns[0].min_width
     out.print(title, style="italic", soft_wrap=True)  # as wide as it is, however narrow the table
     out.print(table)
+
+
+def _width(table: Table) -> int:
+    """How wide a table comes out, also where that is more than the terminal has."""
+    return max(sum(part.cell_length for part in line) for line in Segment.split_lines(out.render(table)))
 
 
 def print_json(content: Any) -> None:

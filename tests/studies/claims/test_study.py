@@ -4,6 +4,7 @@ Also tests studies.claims.needs, studies.claims.together.
 """
 
 import json
+from dataclasses import replace
 from importlib import import_module
 from inspect import signature
 from types import SimpleNamespace
@@ -81,10 +82,17 @@ def test_a_row_per_claim_with_the_verdict_and_the_number_of_its_study(imported, 
     assert row["figure"] in {figure.id for figure in own.figures()}
 
 
+def test_a_run_is_not_beside_itself(imported):
+    with pytest.raises(InputError, match="beside itself"):
+        hs.claims(imported, quick=True, only=["compare"], beside=[imported])
+
+
 def test_the_headline_counts_the_claims_of_all_papers(result):
     counts = result.claims["verdict"].value_counts()
     assert result.headline().startswith(f"of {len(result.claims)} claims ")
     assert f"{counts['not applicable']} are not about this model" in result.headline()
+    one = replace(result, claims=result.claims[result.claims["claim"] == "train.both"])
+    assert one.headline() == "the one claim is not about this model" and one.headline() in one.findings()[0].text
 
 
 def test_what_the_run_does_not_have_is_not_applicable_or_says_what_to_do(result):
@@ -193,10 +201,20 @@ def test_a_quick_look_gives_every_study_that_needs_eight_inputs_eight():
 
 
 def test_a_claim_that_a_study_leaves_out_says_why():
-    silent = SimpleNamespace(findings=list, left_out=["the rest"], apart={"gaussian.scores": "a bias"})
+    silent = SimpleNamespace(findings=list, figures=list, left_out=["the rest"], apart={"gaussian.scores": "a bias"})
     test = SimpleNamespace(about=CAUSAL, result=lambda study: silent, compared=lambda study: [])
     wanted = [claim("gaussian.temperature"), claim("gaussian.rank"), claim("gaussian.scores")]
     temperature, rank, scores = _tested(test, "gaussian", wanted, Work())
     assert "leave out --quick" in temperature["why"] and temperature["verdict"] == "cannot tell"
     assert rank["why"] == "the study says nothing about it on these inputs (left out: the rest)"
     assert (scores["verdict"], scores["why"]) == ("not applicable", "a bias")
+
+
+def test_a_row_links_only_to_what_the_page_draws():
+    seen = [SimpleNamespace(id="rank")]
+    judged = cannot_tell("few")
+    said = [Finding("a", "rank", judged, "gaussian.rank"), Finding("b", "gone", judged, "gaussian.scores")]
+    study = SimpleNamespace(findings=lambda: said, figures=lambda: seen)
+    test = SimpleNamespace(about=CAUSAL, result=lambda study_: study, compared=lambda study_: [])
+    rank, scores = _tested(test, "gaussian", [claim("gaussian.rank"), claim("gaussian.scores")], Work())
+    assert (rank["figure"], scores["figure"]) == ("rank", "")

@@ -63,6 +63,14 @@ def test_rates_are_slopes():
     assert "only 2 of 3 inputs are different" in rate(0.6, raw)[1].judgement.why
 
 
+def test_one_share_has_no_rate_and_says_so(blocks):
+    (rate,) = [f for f in hs.compress(blocks, threads=1, shares=(0.05,)).findings() if f.claim == "compress.rate"]
+    assert rate.verdict == "cannot tell" and rate.text.endswith(
+        "only one share of the numbers was tried, 5%, and a fall takes two."
+    )
+    assert "nan" not in rate.text + rate.judgement.why
+
+
 def test_maps_are_probabilities_over_present_keys():
     present = np.tri(3, dtype=bool)
     found = as_maps(np.random.default_rng(0).normal(size=(3, 3, 2)) - 0.5, present)

@@ -57,6 +57,15 @@ def test_the_best_criterion_without_gradients_is_chosen_before_it_is_judged(resu
     )
 
 
+def test_findings_point_to_figures_that_are_drawn(result):
+    alone = [c for c in result.curves if not c.proposal or c.criterion == "proposal"]  # no rivals at as many heads
+    for found in (result, replace(result, curves=alone)):
+        drawn = {figure.id for figure in found.figures()}
+        assert {f.figure for f in findings(found) if f.figure} <= drawn and claims(found)[
+            "prune.budget"
+        ].figure in drawn
+
+
 def test_the_papers_criterion_has_to_beat_random_draws(result):
     even = [[[0.01, 0.012, 0.01]]]
     cases = (

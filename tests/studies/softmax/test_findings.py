@@ -239,6 +239,16 @@ def test_the_premise_is_that_the_loss_falls_where_mixed_differences_grow(sign, e
     assert not [f for f in result(unit="state").findings() if f.claim == "softmax.premise"]
 
 
+def test_a_correlation_of_few_inputs_is_not_said_to_lie_beyond_one():
+    values = result().values.copy()
+    values[:, COLUMNS.index("mixed_max")] = np.array([4.0, 5.0, 4.5, 5.5, 4.2, 5.1, 4.7, 9.0])[:, None]
+    loss = np.array([1.0, 0.4, 2.0, 0.3, 1.6, 0.2, 1.1, 3.5])  # the last input decides the sign
+    found = SoftmaxResult(**{**vars(result()), "values": values, "base": loss})
+    (premise,) = [f for f in found.findings() if f.claim == "softmax.premise"]
+    span = premise.judgement.statistic
+    assert (span.low, span.high) == (-1, 1) and premise.verdict == "cannot tell"
+
+
 @pytest.mark.parametrize(("name", "n"), [("gpt2", 9), ("bert", 8)])  # the premise is about a loss
 def test_random_weights_earn_no_tick(name, n):
     torch.manual_seed(0)

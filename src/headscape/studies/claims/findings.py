@@ -12,7 +12,5 @@ def findings(r: ClaimsResult) -> list[Finding]:
     """How many claims of each paper hold. The claims themselves are findings of the studies that test them."""
     found = []
     for paper, rows in r.papers().items():
-        said = counted(rows)
-        of = f"of {len(rows)} claims {said}" if len(rows) > 1 else f"its one claim {said.removeprefix('1 ')}"
-        found.append(Finding(f"{paper.authors} ({paper.year}): {of}.", f"claims-{paper.id}"))
+        found.append(Finding(f"{paper.authors} ({paper.year}): {counted(rows)}.", f"claims-{paper.id}"))
     return found

@@ -67,7 +67,7 @@ class ClaimsResult(StudyResult):
 
     def headline(self) -> str:
         """How many claims hold, of all papers together."""
-        return f"of {len(self.claims)} claims {counted(self.claims)}"
+        return counted(self.claims)
 
 
 _WORDS = {
@@ -81,4 +81,6 @@ _WORDS = {
 def counted(rows: pd.DataFrame) -> str:
     """How many claims have each verdict."""
     counts = [(verdict, int((rows["verdict"] == verdict).sum())) for verdict in VERDICTS]
-    return ", ".join(f"{n} {_WORDS[verdict][n > 1]}" for verdict, n in counts if n)
+    if len(rows) == 1:
+        return f"the one claim {_WORDS[next(verdict for verdict, n in counts if n)][0]}"
+    return f"of {len(rows)} claims " + ", ".join(f"{n} {_WORDS[verdict][n > 1]}" for verdict, n in counts if n)

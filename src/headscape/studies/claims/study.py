@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from importlib import import_module
 from pathlib import Path
@@ -110,6 +110,8 @@ def claims(
     work = Work.of(**how)
     loader = loader or Loader(say=work.say)
     run, model = _captured(source, inputs, out, quick, random_state, loader, work)
+    if any(one.path.resolve() == run.path.resolve() for one in others):
+        raise InputError(f"{run.path} is named beside itself; name a run of another network, or of other inputs")
     captured = Capture.of_run(run.path)
     name = captured.block(block) if block is not None or len(captured.blocks) == 1 else captured.blocks[0]
     facts = {"quick": quick, "only": sorted(set(only)), "block": name, "seed": random_state}
@@ -262,8 +264,10 @@ def _tested(test: _Test, study: str, wanted: Sequence[Claim], work: Work) -> lis
             why |= {id: reason for id, reason in getattr(result, "apart", {}).items() if id in why}
             notes = getattr(result, "left_out", ())
             more = f" (left out: {'; '.join(notes)})" if notes else ""
+            drawn = {figure.id for figure in result.figures()}  # what the page of the run shows, which rows link to
             for finding in (*result.findings(), *test.compared(study)):
-                found.setdefault(finding.claim or "", []).append(finding)
+                shown = finding if finding.figure in drawn else replace(finding, figure=None)
+                found.setdefault(finding.claim or "", []).append(shown)
         except HeadscapeError as error:
             failed = str(error)
 

@@ -42,16 +42,17 @@ def _proposed(r: PruneResult) -> list[Finding]:
         return [on_claim("prune.budget", none, rest, "choice", heads="heads", budget=within)] if r.budget else []
     price, some = own.cost(0), f"{len(r.proposal)} of {len(r.heads)} heads ({r.share(len(r.proposal))})"
     how = f"removed by {_named(r.criterion)} with compensation {r.compensation}"
+    drawn = "proposal" if len(r.evidence) else "abilities"  # beside other criteria, where these were judged too
     if r.main not in r.budget:
         text = f"Removing {some} costs {percent(price, r.measure)} on held-out inputs; they were {how}."
-        return [Finding(text, "proposal"), *_kept(r), *_roles(r)]
+        return [Finding(text, drawn), *_kept(r), *_roles(r)]
     bound = r.budget[r.main]
     verdict = judge(price, below=bound, control="the budget")
     rest = f"""
         : on held-out inputs they cost {percent(price, r.measure)}, {how}. They were chosen on {r.settings["chosen_on"]}
         other inputs.
     """
-    proposed = on_claim("prune.budget", verdict, rest, "proposal", heads=some, budget=f"{bound:.2%}")
+    proposed = on_claim("prune.budget", verdict, rest, drawn, heads=some, budget=f"{bound:.2%}")
     return [proposed, *_kept(r), *_roles(r)]
 
 

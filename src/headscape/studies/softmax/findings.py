@@ -151,7 +151,7 @@ def _premise(r: SoftmaxResult) -> Finding:
     """The corollary supposes that the loss goes to 0 as mixed differences go to infinity; inputs are what varies."""
     assert r.base is not None
     loss, mixed = r.base, r.column("mixed_max").mean(axis=1)
-    own = jackknife(lambda chosen: _correlation(loss[chosen], mixed[chosen]), len(loss))
+    own = jackknife(lambda chosen: _correlation(loss[chosen], mixed[chosen]), len(loss)).within(-1, 1)
     verdict = _decided(r, "softmax.premise", judge(own, below=0.0, control="no correlation"))
     rest = f"""
         : over inputs the loss ({loss.min():.2g} to {loss.max():.2g}) correlates by {own} with the largest mixed difference
