@@ -126,7 +126,18 @@ def test_no_interval_below_the_precision_of_the_arithmetic(vit):
     assert vit.by_variant.set_index("arm").loc["random, no skip", "residual_low":"residual_high"].isna().all()
     found = by_claim(vit)["collapse.work_random"]
     assert "moves it by at least" in found.text and "an unknown amount (both are round-off)" in found.text
-    assert found.verdict == "does not hold" and not found.judgement.statistic.n  # a bound, not an estimate over inputs
+    assert found.verdict == "does not hold" and "at most that" in found.judgement.why
+    assert found.judgement.statistic.n == 8 and found.judgement.statistic.low == found.judgement.statistic.high
+
+
+@pytest.mark.parametrize("lost", [("standard", "no skip"), ("standard",), ("hidden", "no skip")])
+def test_how_far_a_residual_was_moved_from_round_off_is_not_known(vit, lost):
+    """Both the skip and the hidden state may have moved it by any number of decades."""
+    turned = vit.residual.copy()
+    for name in ("standard", "hidden", "no skip"):
+        turned[vit.at(name), :, -1] = (1e-30 if name in lost else 1e-3) * (1 + 0.1 * np.arange(8))
+    found = by_claim(replace(vit, residual=turned))["collapse.work"]
+    assert found.verdict == "cannot tell" and "round-off" in found.judgement.why
 
 
 def test_two_inputs_that_differ_by_decades_leave_an_interval_open():

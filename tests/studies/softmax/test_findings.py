@@ -88,6 +88,19 @@ def test_invariance_is_judged_on_heads_that_uniform_attention_fails(corollary, u
 
 
 @pytest.mark.parametrize(
+    ("corollary", "shown"),
+    [
+        (0.5, "0 (n = 8) lies below 0.9 (nearly all of the 10 heads that need their map, each decided by its interval"),
+        ([0.5] * 9 + [0.01], "0 [0, 0.1] (n = 8) lies below 0.9 (nearly all of the 10 heads that need their map"),
+    ],
+)
+def test_a_share_of_decided_heads_says_of_how_many_heads_and_inputs(corollary, shown):
+    found = next(f for f in result(changes={"corollary": corollary}).findings() if f.claim == "softmax.invariance")
+    assert found.judgement.why.startswith(shown)
+    assert ("undecided" in found.judgement.why) == ("[" in shown)
+
+
+@pytest.mark.parametrize(
     ("n", "batches", "decided"), [(8, 8, True), (2, 8, False), (6, 6, True), (2, 2, False), (7, 20, False)]
 )
 def test_fewer_than_eight_inputs_decide_only_when_asked_for(n, batches, decided):

@@ -15,7 +15,7 @@ from headscape.collapse.similarity import ALIKE
 from headscape.intervals import Interval, exactly, geometric_interval, mean_interval, share_interval
 from headscape.results import Finding
 from headscape.studies.collapse.result import CollapseResult, entropy_column, four_of
-from headscape.studies.work.sentences import FEWEST, of_enough, on_claim
+from headscape.studies.work.sentences import of_enough, on_claim
 from headscape.verdicts import Judgement, cannot_tell, judge, of_different, strictest
 
 __all__ = ["findings"]
@@ -53,8 +53,9 @@ def _rank(r: CollapseResult) -> Finding:
     assert r.rank is not None
     values = r.residuals("standard")
     fall = mean_interval(np.log10(values[:, -1] / values[:, 0]))
-    # what is lost in round-off is at most that: a bound, and no estimate
-    last = exactly(values[:, -1].max()) if r.is_round_off("standard") else geometric_interval(values[:, -1])
+    # what is lost in round-off lies between 0 and that: a bound, and no estimate
+    most = float(values[:, -1].max())
+    last = Interval(most, 0.0, most, len(values)) if r.is_round_off("standard") else geometric_interval(values[:, -1])
     verdict = strictest(
         _judge(r, last, below=COLLAPSED, control="collapsed"),
         _judge(r, fall, below=0.0, control="decades since the first layer"),
@@ -117,11 +118,14 @@ def _work(r: CollapseResult, weights: str) -> Finding:
     by_skip, by_hidden = (_moved(r, names[0], other) for other in (names[2], names[1]))
     alone = _moved(r, names[2], names[3], signed=True)
     further = abs(s1 - s0) - abs(s0 - n0)
-    # what is lost in round-off can only be more: the largest input is then a bound, and no estimate
-    statistic = (
-        exactly(further.max()) if r.is_round_off(names[2]) and len(further) >= FEWEST else mean_interval(further)
-    )
-    verdict = _judge(r, statistic, above=0.0, control="decades of the skip, paired by input")
+    verdict = _judge(r, mean_interval(further), above=0.0, control="decades of the skip, paired by input")
+    lost = [r.is_round_off(name) for name in names[:3]]
+    if any(lost):
+        verdict = cannot_tell("last residuals are round-off, so how far they were moved is not known")
+    most = float(further.max())
+    if lost == [False, False, True] and most < 0:  # the skip moved it by more than that: a bound, and no estimate
+        control = "decades of the skip, paired by input; at most that, since without a skip only round-off is left"
+        verdict = _judge(r, Interval(most, most, most, len(further)), above=0.0, control=control)
     rest = f"""
         ({PAPER} credit the hidden state): the last residual
         is {skip} with the model's skip and {bare} without it; with a hidden state {hidden} and {bare_hidden}. The skip

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-from headscape.intervals import Interval, another, exactly, jackknife, mean_interval, share_interval
+from headscape.intervals import Interval, another, jackknife, mean_interval, share_interval
 from headscape.papers import claim
 from headscape.results import Finding
 from headscape.studies.softmax.head import COLUMNS
@@ -91,8 +91,8 @@ def _invariance(r: SoftmaxResult) -> Finding:
         # what is not known of a head, whether it needs its map or whether it passes, counts against either verdict
         low, high = (needed & (own == "yes")).sum() / may.sum(), 1 - (may & (own == "no")).sum() / may.sum()
         share = Interval(float(np.clip(within, low, high)), float(low), float(high), len(r.values))
-        share = exactly(low) if low == high else share  # every head is decided: a count, and no estimate
-        control = "nearly all of the heads that fail with uniform attention"
+        control = f"nearly all of the {may.sum()} heads that need their map, each decided by its interval over inputs"
+        control += "" if low == high else "; the brackets count undecided heads either way"
         if needed.sum() >= FEWEST:
             verdict = _decided(r, "softmax.invariance", judge(share, above=NEARLY_ALL, control=control))
         among = f"of the heads that fail with uniform attention ({int(needed.sum())}), {passes:.0%} pass with Corollary 1 and {fails:.0%} fail"
