@@ -22,21 +22,37 @@ def test_import_is_light():
     assert done.stdout.strip() == "[]"
 
 
+CORE = """
+import sys, importlib.abc
+class Missing(importlib.abc.MetaPathFinder):
+    def find_spec(self, name, *_):
+        if name in ('torch', 'transformers', 'matplotlib', 'plotly'): raise ModuleNotFoundError(name, name=name)
+sys.meta_path.insert(0, Missing())
+import numpy as np, headscape as hs
+X = hs.AttentionTensor(np.ones((3, 3, 2)) / 3); print(X)
+def ask(use):
+    try: use()
+    except ImportError as error: print(error)
+"""
+"""An environment without extras."""
+
+
 def test_the_numeric_core_needs_no_torch():
-    code = (
-        "import sys, importlib.abc\n"
-        "class Missing(importlib.abc.MetaPathFinder):\n"
-        "    def find_spec(self, name, *_):\n"
-        "        if name in ('torch', 'transformers'): raise ModuleNotFoundError(name, name=name)\n"
-        "sys.meta_path.insert(0, Missing())\n"
-        "import numpy as np, headscape as hs\n"
-        "X = hs.AttentionTensor(np.ones((3, 3, 2)) / 3); print(X)\n"
-        "try: hs.capture\n"
-        "except ImportError as error: print(error)\n"
-    )
+    code = CORE + "ask(lambda: hs.capture)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert "AttentionTensor(3 queries" in done.stdout
-    assert "pip install 'headscape[models]'" in done.stdout
+    assert "headscape.capture needs torch: pip install 'headscape[models]'" in done.stdout
+
+
+def test_what_is_drawn_says_which_extra_it_needs():
+    """`headscape._lazy`: by the name that was asked for, also where a package is called as a function."""
+    code = (
+        CORE
+        + "X = hs.from_attentions([np.ones((2, 3, 3)) / 3])\nask(lambda: hs.report(X))\nask(lambda: hs.show(X, 0, 1))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    for name in ("report", "show"):
+        assert f"headscape.{name} needs matplotlib: pip install 'headscape[report]'" in done.stdout
 
 
 def test_every_public_name_resolves():

@@ -3,12 +3,32 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from importlib import import_module
 from types import ModuleType
 from typing import Any
 
-__all__ = ["callable_package", "lazy"]
+__all__ = ["EXTRAS", "callable_package", "lazy"]
+EXTRAS = {
+    **dict.fromkeys(("torch", "transformers"), "models"),
+    **dict.fromkeys(("matplotlib", "plotly"), "report"),
+    **dict.fromkeys(("dask", "distributed"), "scale"),
+}
+"""Modules that are not always installed, and the extra that brings them."""
+
+
+@contextmanager
+def _needing(name: str) -> Iterator[None]:
+    """Say which extra a public name needs if a module of it is missing."""
+    try:
+        yield
+    except ModuleNotFoundError as error:
+        extra = EXTRAS.get((error.name or "").partition(".")[0])
+        if extra is None:
+            raise
+        message = f"{name} needs {error.name}: pip install 'headscape[{extra}]'"
+        raise ModuleNotFoundError(message, name=error.name) from error
 
 
 def lazy(package: str, homes: Mapping[str, Sequence[str]]) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
@@ -18,12 +38,8 @@ def lazy(package: str, homes: Mapping[str, Sequence[str]]) -> tuple[Callable[[st
     def get(name: str) -> Any:
         if name not in home_of:
             raise AttributeError(f"{package} has no name {name!r}")
-        try:
+        with _needing(f"{package}.{name}"):
             value = getattr(import_module(f"{package}.{home_of[name]}"), name)
-        except ModuleNotFoundError as error:
-            if error.name in ("torch", "transformers"):
-                raise ImportError(f"{package}.{name} needs models: pip install 'headscape[models]'") from error
-            raise
         setattr(sys.modules[package], name, value)
         return value
 
@@ -39,7 +55,8 @@ def callable_package(package: str, home: str) -> None:
 
     class Callable(ModuleType):
         def __call__(self, *args: Any, **options: Any) -> Any:
-            return getattr(import_module(home), name)(*args, **options)
+            with _needing(package):
+                return getattr(import_module(home), name)(*args, **options)
 
     module.__class__ = Callable
     setattr(module, name, module)

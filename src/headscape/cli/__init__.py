@@ -9,6 +9,7 @@ from typing import Annotated
 
 import typer
 
+from headscape._lazy import EXTRAS
 from headscape.cli.help import arrange
 from headscape.cli.shared import app, err, out
 from headscape.errors import HeadscapeError, about_a_file
@@ -21,8 +22,6 @@ MODULES = (
     "spectra train"
 )
 """Each registers its commands when it is imported."""
-EXTRAS = {"matplotlib": "report", "plotly": "report", "dask": "scale", "distributed": "scale"}
-
 
 for module in MODULES.split():
     import_module(f"headscape.cli.{module}")
