@@ -57,6 +57,8 @@ html_copy_source = html_show_sphinx = False
 autosummary_generate = True
 autodoc_member_order = "bysource"
 autodoc_typehints = "none"
+autodoc_preserve_defaults = True  # as the source writes them
+napoleon_use_param = False  # parameters that share a description are one entry
 napoleon_attr_annotations = False  # shapes are said in words
 default_role = "code"
 

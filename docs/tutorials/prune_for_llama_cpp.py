@@ -75,7 +75,7 @@ export = hs.export_pruned(model, chosen, here / "smaller.gguf")
 print(export)
 
 # %%
-# What shrinks most is the cache, by the four groups of 90. The file is larger than the one it came from, because that one stores 4-bit
+# What shrinks most is the KV cache: four of its 90 groups are gone. The file is larger than the one it came from, because that one stores 4-bit
 # numbers and this one 16-bit; llama.cpp's own ``llama-quantize`` makes it small again.
 #
 # Run it

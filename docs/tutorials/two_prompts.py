@@ -46,7 +46,7 @@ hs.show(captured, layer, head, batch=1)
 # How sure is this?
 # -----------------
 # One pair of prompts tells you about that pair. Repeat it with other names, and compare it with a change that should not
-# matter. Here that is another drink; the heads above move far less:
+# matter. Here John gives a snack instead of a drink; the heads above move far less:
 
 control = hs.capture(model, [prompts[0], prompts[0].replace("drink", "snack")])
 matters = change.to_frame().set_index(["layer", "head"]).change
