@@ -112,12 +112,11 @@ def flagship(paper: str) -> str:
         for reason, names in reasons.items():
             where = "every model" if len(names) == len(kept) else ", ".join(names)
             undecided.setdefault((reason, where), []).append(id)
-        rows.append(
-            [f"{one.statement} (`{id}`, {one.place if paper != 'rest' else one.citation})", one.control, *cells]
-        )
+        place = one.place if paper != "rest" else one.citation
+        rows.append([f"{one.statement} (`{id}`, {place})", f"{one.statistic}: {one.rule}", one.control, *cells])
     lines = [f"* `{'`, `'.join(ids)}` on {where}: {reason}." for (reason, where), ids in undecided.items()]
     why = "\nWhy we cannot tell:\n\n" + "\n".join(lines) + "\n" if lines else ""
-    return table(["claim", "control", *kept], rows) + why
+    return table(["claim", "measured: holds if", "control", *kept], rows) + why
 
 
 def _cell(row: dict) -> str:

@@ -17,8 +17,9 @@ captions = Captions(__name__)
 def figures(r: CompressResult) -> list[FigureSpec]:
     """All figures, in the order in which a reader should meet them."""
     error = _lines(r, r.raw)
-    alpha = float(np.nanmedian(r.alpha)) if np.isfinite(r.alpha).any() else 0.0
-    if alpha > 0:
+    exponent = mean_interval(r.exponents)
+    if exponent.low > 0:  # else nothing is promised
+        alpha = exponent.value
         start = error[WAYS.index("supports")]["y"][0]
         promised = start * (r.shares / r.shares[0]) ** -alpha
         error.append({"name": f"promised, k^-{alpha:.2f}", "x": r.shares, "y": promised, "dash": "dash"})

@@ -55,6 +55,11 @@ class CompressResult(StudyResult):
         spread = float(x @ x) or np.nan  # one share has no rate
         return {way: -(y[:, w] * x).sum(axis=1) / spread for w, way in enumerate(WAYS)}
 
+    @cached_property
+    def exponents(self) -> Array:
+        """The mixed Hoelder exponent of the median head, by input: the rate that the theorem promises, if above 0."""
+        return np.array([np.nanmedian(row) if np.isfinite(row).any() else np.nan for row in self.alpha])
+
     def nearest(self, share: float) -> int:
         """Which of the shares is nearest to this one."""
         return int(np.abs(self.shares - share).argmin())

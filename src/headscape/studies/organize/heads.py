@@ -39,7 +39,7 @@ def asked(model: Model | None, captured: Capture, block: str, seed: int, folder:
     inputs = {} if captured.run is None else captured.content()
     shown = [inputs.get(f"batch {number}") for number in captured.numbers[:SHOWN_AGAIN]]
     ways: dict[str, tuple[Callable[[], dict[str, dict[HeadId, float]]], object]] = {
-        "probes": (partial(probed, model, seed), seed),
+        "probes": (partial(probed, model, seed), [seed, "gains of norms"]),
         "circuits": (partial(_parts, model, captured, block), shown),
     }
     found: dict[str, npt.NDArray[Any]] = {}
