@@ -12,7 +12,6 @@ from headscape.attention.circuits import copying_scores
 from headscape.attention.weights import parts_of, read
 from zoo import make
 
-
 NORMS = {
     "gpt2": ("transformer.h.{}.ln_1", None, "transformer.ln_f"),
     "llama": ("model.layers.{}.input_layernorm", None, "model.norm"),

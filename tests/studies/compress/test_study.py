@@ -58,7 +58,9 @@ def test_rates_are_slopes():
     np.testing.assert_allclose(made.rates["organized"], 0.4)
     assert found.verdict == "holds" and found.judgement.statistic.value == pytest.approx(0.1)
     assert f"as k^-a with a = {mean_interval(slopes)};" in found.text  # one sign, not two
-    promised = [any("promised" in line["name"] for line in rate(alpha)[0].figures()[0].data["series"]) for alpha in (0.6, 1e-3)]
+    promised = [
+        any("promised" in line["name"] for line in rate(alpha)[0].figures()[0].data["series"]) for alpha in (0.6, 1e-3)
+    ]
     assert promised == [True, False]  # as much as the finding says of them
     assert rate(-0.1)[1].verdict == "cannot tell" == rate(1e-3)[1].verdict  # nothing is promised
     raw[2] = raw[0]

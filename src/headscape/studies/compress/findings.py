@@ -65,7 +65,9 @@ def _rate(r: CompressResult) -> Finding:
         rest = f": only one share of the numbers was tried, {100 * r.shares[0]:.3g}%, and a fall takes two."
         return on_claim("compress.rate", cannot_tell("one share of the numbers has no rate"), rest, "map-error")
     promised, own = mean_interval(r.exponents), mean_interval(r.rates["supports"])
-    verdict = judge(mean_interval(r.rates["supports"] - r.exponents), above=0.0, control="less the exponent, paired by input")
+    verdict = judge(
+        mean_interval(r.rates["supports"] - r.exponents), above=0.0, control="less the exponent, paired by input"
+    )
     if not promised.low > 0:
         verdict = cannot_tell(f"nothing is promised: the exponent {promised} is not above 0", own)
     others = ", ".join(f"{way} {r.rates[way].mean():.2f}" for way in ("organized", "natural", "permuted", "svd"))
