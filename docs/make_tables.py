@@ -278,6 +278,16 @@ def trained(given: str) -> str:
     said = json.loads((place / "findings.json").read_text(encoding="utf-8"))
     lines = [f"### {name}: {title}", "", _settings(facts), "", kept(f"hopfield/{name}/table")]
     lines += [f"* {SIGNS[f['verdict']][:2] if f['verdict'] else ''}{_text(f['text'])}" for f in said]
+    return "\n".join(lines) + "\n"
+
+
+def by_layer(given: str) -> str:
+    """A section with figures 4 to 20 of the paper for one training comparison, NAME TITLE; nothing before it is kept."""
+    name, _, title = given.partition(" ")
+    place = TRAINED / name
+    if not (place / "findings.json").is_file():
+        return ""
+    lines = [f"## {name}: {title}"]
     for figures, what, how in (
         ("4 to 12", "similarity", "mode / median / mean of the cosines of pairs of tokens / share at .99 or more"),
         ("13 to 20", "entropy", "entropy over its maximum: lowest head / mean / highest head"),
@@ -445,6 +455,7 @@ MAKERS = {
         quantized,
         comparisons,
         trained,
+        by_layer,
         collapsed,
     )
 }

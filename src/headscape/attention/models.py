@@ -66,6 +66,8 @@ def device_of(device: str) -> str:
             return "cuda"
         return "mps" if torch.backends.mps.is_available() else "cpu"
     kind = device.split(":")[0]
+    if kind in SPREAD:
+        raise InputError(f"networks that are trained here take one device: auto, cpu, cuda or mps, not {device!r}")
     if kind not in ("cpu", "cuda", "mps"):
         raise InputError(f"device is auto, cpu, cuda, mps, split or disk, not {device!r}")
     if (kind == "cuda" and not torch.cuda.is_available()) or (kind == "mps" and not torch.backends.mps.is_available()):

@@ -46,7 +46,8 @@ class Kinds:
         str,
         typer.Option(
             help="Kinds of attention (arms) to compare: standard; hidden (scores carried along depth), skip (scaled), both; "
-            "rescaled, realformer, learned; longer is the positive control."
+            "rescaled, realformer, learned; delayed, implicit, implicit-delayed, central (other discretizations); longer is "
+            "the positive control."
         ),
     ] = "standard,hidden,skip,both,longer"
     alpha: Annotated[
@@ -108,7 +109,7 @@ class Schedule:
     ] = 1
     autocast: Annotated[str, typer.Option(help="Number type of the forward pass: bfloat16 or float16.")] = ""
     augment: Annotated[str | None, typer.Option(help="Changes to training images: none, light, paper.")] = None
-    device: o.Device = "cpu"
+    device: Annotated[str, typer.Option(help="auto, cpu, cuda or mps.")] = "cpu"
 
 
 @command(epilog="Example: `headscape train gpt --out runs/train-gpt --text books/ --seeds 3`")

@@ -8,6 +8,7 @@ import json
 import pytest
 import torch
 import transformers as T
+from safetensors import safe_open
 from safetensors.torch import load_file
 
 from headscape.errors import InputError
@@ -17,6 +18,7 @@ from headscape.hopfield.trained import find_trained
 from headscape.runs import Run
 from headscape.studies.collapse.trained import collapse_trained
 from headscape.studies.train import train
+from headscape.studies.train.loop import _Run
 from zoo import SMALL
 
 
@@ -63,3 +65,17 @@ def test_the_comparison(folder, text, tmp_path):
     with pytest.raises(InputError, match="trained a model further, which this study does not take"):
         collapse_trained(tmp_path / "run", arm="hidden")
     assert not list(units.glob("*-step*"))  # a model is large: its best weights are kept, not those of every evaluation
+
+
+def test_weights_are_judged_once_the_hidden_state_is_raised(folder, text, tmp_path, monkeypatch):
+    """Those of an earlier evaluation were trained with a smaller a' than the one they would be judged with."""
+    monkeypatch.setattr(_Run, "measured", lambda self, part, n: {"loss": 1.0 + self.step, "accuracy": 0.0})  # ever worse
+    options = {"sizes": {"tokens": 16}, "seeds": 1, "steps": 6, "evaluations": 6, "patience": 2}
+    train(str(folder), tmp_path / "run", text=text, arms=["standard", "hidden"], rates=[1e-3], **options)
+    kept, steps = {}, {}
+    for path in (tmp_path / "run" / "train" / "units").glob("*-seed0-*.safetensors"):
+        arm_ = path.name.partition("-")[0]
+        with safe_open(path, framework="pt") as file:
+            kept[arm_] = json.loads(file.metadata()["headscape"])["step"]
+        steps[arm_] = json.loads(path.with_suffix(".json").read_text())["steps"]
+    assert kept == {"standard": 1, "hidden": 3} and steps == {"standard": 3, "hidden": 5}  # raised during 3 of 6 steps

@@ -109,3 +109,11 @@ def test_parts_of_a_batch_add_up_and_autocast_stays_near(text, tmp_path):
     assert logs["parts"] == pytest.approx(logs["whole"], rel=1e-4)
     for name, near in {"bfloat16": 0.02, "float16": 0.12}.items():  # float16 leaves out steps until its scale is found
         assert logs[name] != logs["whole"] and logs[name] == pytest.approx(logs["whole"], rel=near)
+
+
+def test_a_run_whose_evaluations_are_not_finite_has_diverged(text, tmp_path, monkeypatch):
+    """The training loss may still be finite: of the step before."""
+    monkeypatch.setattr(_Run, "measured", lambda self, part, n: {"loss": math.nan, "accuracy": 0.0})
+    plan = plan_of(NetworkConfig("gpt", 1, 2, 16, tokens=16))
+    log = run(tmp_path / "a.json", plan, text_data(text, tokens=16), Trial("standard", arm("standard"), 1e-3, 0))
+    assert log["diverged"] and log["steps"] == 12 and "test" not in log

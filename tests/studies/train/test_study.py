@@ -153,6 +153,8 @@ def test_a_vit_says_that_it_needs_images_and_leaves_no_folder(tmp_path, monkeypa
     monkeypatch.setattr("headscape.studies.train.data.FASHION", tmp_path / "none")
     with pytest.raises(InputError, match="a ViT needs labelled images"):
         train("vit", tmp_path / "out")
+    with pytest.raises(InputError, match="a ViT takes no tokens"):
+        train("vit", tmp_path / "out", sizes={"tokens": 8})
     assert not (tmp_path / "out").exists()
 
 
@@ -174,9 +176,11 @@ def test_a_vit_says_that_it_needs_images_and_leaves_no_folder(tmp_path, monkeypa
         ({"augment": "light"}, "augment changes images"),
         ({"search_steps": 3}, "3 steps to choose a learning rate are too few"),
         ({"device": "tpu"}, "device is auto, cpu"),
+        ({"device": "split"}, "one device: auto, cpu, cuda or mps, not 'split'"),
         ({"images": "x"}, "trained on text"),
         ({"patience": -1}, "patience must be"),
         ({"sizes": {"heads": 3, "dim": 16}}, "do not divide"),
+        ({"sizes": {"patch": 7}}, "a language model takes no patch"),
         ({"jobs": 0}, "jobs must be at least 1"),
         ({"threads": 0}, "threads must be at least 1"),
         ({"engine": "cloud"}, "engine is one of"),

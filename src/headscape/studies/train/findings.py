@@ -55,8 +55,8 @@ def _usable(r: TrainResult) -> Finding:
 
 
 def _control(r: TrainResult, arm: str) -> Finding:
-    change, control = r.difference(arm), "standard attention, paired by seed"
-    verdict = judge(change, above=0.0, control=control) if r.images else judge(change, below=0.0, control=control)
+    change = r.difference(arm)
+    verdict = _better(r, change, "standard attention, paired by seed")
     rest = f": {base_arm(arm).about} changes the score by {change} {r.unit}."
     return on_claim("train.control", verdict, rest, "scores")
 
@@ -66,7 +66,7 @@ def _wanted(r: TrainResult) -> Finding:
     rows = r.heads[r.heads["arm"] == "learned"]
     final = rows[rows["step"] == rows["step"].max()]
     mean = mean_interval(final.groupby("seed")["alpha"].mean())
-    verdict = judge(mean, above=LEARNED_START, control="where it started")
+    verdict = _unless_useless(r, judge(mean, above=LEARNED_START, control="where it started"), mean)
     most = final.groupby(["layer", "head"])["alpha"].mean()
     rest = f"""
         : mean over layers and heads {mean} from {LEARNED_START}; the largest of a head is {most.max():.2g}, in layer
@@ -78,9 +78,14 @@ def _wanted(r: TrainResult) -> Finding:
 def _better(r: TrainResult, change: Interval, control: str) -> Judgement:
     """Whether a change is for the better."""
     verdict = judge(change, above=0.0, control=control) if r.images else judge(change, below=0.0, control=control)
-    if usable(r).verdict != "holds":
-        verdict = cannot_tell(f"standard attention is not shown to beat the {r.rival}: {usable(r).why}", change)
-    return verdict
+    return _unless_useless(r, verdict, change)
+
+
+def _unless_useless(r: TrainResult, verdict: Judgement, statistic: Interval) -> Judgement:
+    """The verdict, if standard attention beats its baselines: of networks that do not use attention nothing is said."""
+    if usable(r).verdict == "holds":
+        return verdict
+    return cannot_tell(f"standard attention is not shown to beat the {r.rival}: {usable(r).why}", statistic)
 
 
 def _which(arm: str) -> str:
@@ -121,10 +126,9 @@ def _tokens(r: TrainResult, arm: str) -> Finding:
     standard, both = (_share(worst[name]) for name in ("standard", arm))
     there = judge(standard, above=COLLAPSED, control="a group of aligned tokens")
     verdict = judge(both, below=COLLAPSED, control="a group of aligned tokens")
-    if usable(r).verdict != "holds":
-        verdict = cannot_tell(f"standard attention is not shown to beat the {r.rival}", both)
-    elif there.verdict != "holds":
+    if there.verdict != "holds":
         verdict = cannot_tell(f"no group of aligned tokens to remove: {there.why}", both)
+    verdict = _unless_useless(r, verdict, both)
     rest = f"""
         : of {r.pairs}, at most {standard.scaled(100)} % have a cosine of 0.99 or more in any layer with standard
         attention, and {both.scaled(100)} % with {base_arm(arm).about}.
@@ -146,8 +150,7 @@ def _entropy(r: TrainResult, arm: str) -> Finding:
     others = {s: (base.drop(index=s) - base.loc[s]).abs().mean(axis=1).mean() for s in shared}  # NaN for one seed
     excess = student_interval([moved[seed] - others[seed] for seed in shared])
     verdict = judge(excess, below=MOVED, control="a change of entropy, beyond that between seeds")
-    if usable(r).verdict != "holds":
-        verdict = cannot_tell(f"standard attention is not shown to beat the {r.rival}", excess)
+    verdict = _unless_useless(r, verdict, excess)
     between = mean_interval(list(others.values())).value
     beside = f", two seeds of standard attention by {between:.2g}" if len(base) > 1 else ""
     rest = f"""

@@ -221,9 +221,10 @@ class _Run:
         found = self.measured("valid", self.plan.eval_batches)
         since = self.losses[int(self.curve[-1]["step"]) if self.curve else 0 :]
         self.curve.append({"step": self.step, "train": float(np.mean(since)), **found})
-        self.stale += 1
         state = self.network.state_dict()
-        if found["loss"] < self.best:
+        rising = bool(self.trial.attention.alpha_hidden) and self.step < self.plan.ramp
+        self.stale += not rising
+        if found["loss"] < self.best and not rising:  # weights are judged with the whole a'
             self.best, self.stale = found["loss"], 0
             self._save(self.weights, state, {"step": self.step})
         if self.trial.kept:
@@ -234,6 +235,7 @@ class _Run:
                 self._save(place, state, {"step": self.step})
 
     def _finish(self, diverged: bool = False) -> None:
+        diverged = diverged or not math.isfinite(self.best)  # no evaluation was finite, so no weights were kept
         log: dict[str, Any] = {
             "trial": {name: getattr(self.trial, name) for name in ("arm", "rate", "seed", "kept")},
             "attention": asdict(self.trial.attention),

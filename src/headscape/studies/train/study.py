@@ -141,7 +141,7 @@ def train(
     check_seed(random_state)
     attention = _attentions(arms, alpha, alpha_hidden, init)
     chosen = _preset(name, attention)
-    network = replace(chosen.network, **dict(sizes or {}))
+    network = _sized(chosen.network, dict(sizes or {}))
     asked = {"steps": chosen.steps if steps is None else steps, "batch": chosen.batch if batch is None else batch}
     asked |= {"evaluations": evaluations, "patience": patience, "accumulate": accumulate}
     made = _plan(chosen, network, asked, autocast, chosen.augment if augment is None else augment, device)
@@ -165,6 +165,16 @@ def train(
             result = TrainResult.of_logs(logs, best, baselines, settings, about)
             folder.save(result)
     return result
+
+
+def _sized(network: NetworkConfig, sizes: Mapping[str, Any]) -> NetworkConfig:
+    """A network of other sizes; one that it does not have is refused."""
+    without = {"vit": {"tokens"}, "model": set(vars(network)) - {"tokens"}}.get(network.kind, {"patch", "image"})
+    what = {"vit": "a ViT", "model": "a model that is trained further"}.get(network.kind, "a language model")
+    for name in sizes:
+        if name in without:
+            raise InputError(f"{what} takes no {name}; leave it out")
+    return replace(network, **sizes)
 
 
 def _rates(asked: Sequence[float], search_steps: int | None, plan: Plan) -> tuple[float, ...]:
