@@ -297,6 +297,24 @@ def by_layer(given: str) -> str:
     return "\n".join(lines) + "\n"
 
 
+def raised(name: str) -> str:
+    """Validation loss by step of a model trained further, without and with a hidden state that is raised from 0."""
+    facts = json.loads((TRAINED / name / "study.json").read_text(encoding="utf-8"))
+    asked, data = facts["settings"], facts["inputs"]["data"]
+    bits = sum(data["tokens"].values()) / data["bytes"] / np.log(2)
+    loss = {
+        (row["arm"], int(row["step"]), int(row["seed"])): float(row["valid"]) * bits
+        for row in _csv(f"hopfield/{name}/curves")
+    }
+    seeds, rows = asked["seeds"], []
+    for step in sorted({step for _, step, _ in loss}):
+        own, other = ([loss[arm, step, seed] for seed in seeds] for arm in ("standard", "hidden"))
+        change = student_interval(np.subtract(other, own))
+        share = asked["alpha_hidden"][0] * min(1.0, step / asked["ramp"])
+        rows.append([str(step), f"{share:.2g}", f"{np.mean(own):.3f}", f"{np.mean(other):.3f}", str(change)])
+    return table(["step", "a'", "standard", "hidden state", "change, paired by seed"], rows)
+
+
 def _settings(facts: dict) -> str:
     """What was trained, on what, and how its learning rates were chosen."""
     asked, data = facts["settings"], facts["inputs"]["data"]
@@ -456,6 +474,7 @@ MAKERS = {
         comparisons,
         trained,
         by_layer,
+        raised,
         collapsed,
     )
 }

@@ -20,6 +20,7 @@ GIVEN = {
     "gaussian": {"90 %", "1e-7", "1e-11"},
     "glossary": {"1 %", "40 %"},
     "hopfield": {"0.02", "1e-5", "1e-6"},
+    "hopfield_layers": {"0.99"},
     "organize": {".9", "1 %", "40 %"},
     "prompt": {"10 %", "90 %", "less than half"},
     "prune": {"10 %", "20 %", "30 %", "40 %"},
