@@ -95,17 +95,20 @@ def collapse(
     asked: Loading = Loading(),
 ) -> None:
     """Measure whether tokens become alike along depth, compared with random weights, shuffled inputs, no skip and a hidden state."""
+    from headscape.hopfield.trained import is_training_run
+
     if table.table1 == (source is not None):
         raise InputError("name a run or a model, or ask for --table1")
+    training = source is not None and is_training_run(source)
+    if trained != Trained() and not training:
+        raise InputError("--arm and --step choose a network of a training run (headscape train); leave them out")
     if source is None:
         if text is not None or images is not None:
             raise InputError("table 1 has its own images; leave out --text and --images")
         _table1(to or Path("runs") / "table1", table, variants.alpha_hidden, asked)
         return
-    from headscape.hopfield.trained import is_training_run
-
-    if is_training_run(source):
-        if text is not None or images is not None or to is not None or variants.alpha is not None:
+    if training:
+        if any(given is not None for given in (text, images, to, block)) or variants != Variants():
             raise InputError(f"{source} is a training run with its own inputs and attention; choose --arm and --step")
         _trained(source, trained, batches, asked)
         return

@@ -69,7 +69,9 @@ def test_the_comparison(folder, text, tmp_path):
 
 def test_weights_are_judged_once_the_hidden_state_is_raised(folder, text, tmp_path, monkeypatch):
     """Those of an earlier evaluation were trained with a smaller a' than the one they would be judged with."""
-    monkeypatch.setattr(_Run, "measured", lambda self, part, n: {"loss": 1.0 + self.step, "accuracy": 0.0})  # ever worse
+    monkeypatch.setattr(
+        _Run, "measured", lambda self, part, n: {"loss": 1.0 + self.step, "accuracy": 0.0}
+    )  # ever worse
     options = {"sizes": {"tokens": 16}, "seeds": 1, "steps": 6, "evaluations": 6, "patience": 2}
     train(str(folder), tmp_path / "run", text=text, arms=["standard", "hidden"], rates=[1e-3], **options)
     kept, steps = {}, {}
