@@ -132,6 +132,11 @@ class Captions:
         """A figure of lines, each with its name, x and y."""
         return self.figure(entry, {"series": list(series)}, **given)
 
+    def violins(self, entry: str, groups: Mapping[str, Any], **given: Any) -> FigureSpec:
+        """A figure of violins: the values of each group, by its name."""
+        data = {"groups": [{"name": name, "values": values} for name, values in groups.items()]}
+        return self.figure(entry, data, **given)
+
     def table(self, entry: str, frame: pd.DataFrame, **given: Any) -> FigureSpec:
         """A table as a figure: numbers to four digits, missing ones as a dash."""
         rows = [[_cell(value) for value in row] for row in frame.to_numpy(dtype=object)]

@@ -12,6 +12,7 @@ from headscape.collapse.similarity import ALIKE, points_of, shown_layers
 from headscape.intervals import Interval, mean_interval
 from headscape.results import Captions, FigureSpec
 from headscape.studies.collapse.result import CollapseResult, four_of
+from headscape.studies.work.series import curve, level
 
 __all__ = ["figures"]
 captions = Captions(__name__)
@@ -24,7 +25,7 @@ DASHES = {"4 D": "dashdot", "2 (e^D - 1)": "dash", "printed": "dot"}
 
 def figures(r: CollapseResult) -> list[FigureSpec]:
     """All figures, in the order in which a reader should meet them."""
-    found = [_table(r)]
+    found = [captions.table("arms", r.by_variant.rename(columns={"arm": "variant"}), ALIKE=ALIKE)]
     if r.residual is not None:
         control = next((name for name in ("random", "shuffled") if name in r.variants), None)
         bulge = "A bulge at 1 is a population of tokens that are all alike: partial rank collapse."
@@ -37,12 +38,8 @@ def figures(r: CollapseResult) -> list[FigureSpec]:
             found.append(_similarity(r, "hidden", "similarity-hopfield", right))
         found += [_four(r, weights) for weights in ("", "random") if set(four_of(weights)) <= set(r.variants)]
     if r.entropies is not None:
-        found += [_grid(), _entropy(r)]
+        found += [captions.figure("entropy", {"score": "entropy"}), _entropy(r)]
     return found + [_bounds(r, name) for name in dict.fromkeys(r.bounds["arm"] if len(r.bounds) else ())]
-
-
-def _table(r: CollapseResult) -> FigureSpec:
-    return captions.table("arms", r.by_variant.rename(columns={"arm": "variant"}), ALIKE=ALIKE)
 
 
 def _line(name: str, spans: list[Interval], **options: Any) -> dict[str, Any]:
@@ -103,18 +100,13 @@ def _similarity(r: CollapseResult, beside: str | None, id: str, read: str) -> Fi
 
 def _share(r: CollapseResult) -> FigureSpec:
     shares = {NAMES[name]: r.alike(name) for name in NAMES if name in r.variants}
-    series = [
-        {"name": name, "x": np.arange(len(s)), "y": np.array([one.share for one in s])} for name, s in shares.items()
-    ]
+    series = [curve(name, np.arange(len(s)), np.array([one.share for one in s])) for name, s in shares.items()]
+    caveat = ""
     if r.different is not None:
+        caveat = "The same word twice is alike from the start."
         y = np.array([one.share for one in r.alike("standard", different=True)])
-        series.append({"name": "the model, different words", "x": np.arange(len(y)), "y": y, "dash": "dot"})
-    return captions.lines(
-        "share",
-        series,
-        ALIKE=ALIKE,
-        caveat="The same word twice is alike from the start." if r.different is not None else "",
-    )
+        series.append(curve("the model, different words", np.arange(len(y)), y, "dot"))
+    return captions.lines("share", series, ALIKE=ALIKE, caveat=caveat)
 
 
 def _four(r: CollapseResult, weights: str) -> FigureSpec:
@@ -125,39 +117,20 @@ def _four(r: CollapseResult, weights: str) -> FigureSpec:
         for k, (variant, name) in enumerate(zip(names, FOUR_NAMES, strict=True))
     ]
     floor = max(r.floor[r.at(name)] for name in names)
-    ends = np.array([0, r.n_layers])
-    series.append({"name": "round-off", "x": ends, "y": np.full(2, floor), "dash": "dot"})
-    return captions.lines(
-        "residual-cells",
-        series,
-        value="Random weights" if weights else "The model",
-        floor=floor,
-        id="residual-cells-random" if weights else "residual-cells",
-    )
-
-
-def _grid() -> FigureSpec:
-    return captions.figure("entropy", {"score": "entropy"})
+    series.append(level("round-off", [0, r.n_layers], floor))
+    value, id = ("Random weights", "residual-cells-random") if weights else ("The model", "residual-cells")
+    return captions.lines("residual-cells", series, value=value, floor=floor, id=id)
 
 
 def _entropy(r: CollapseResult) -> FigureSpec:
     assert r.entropies is not None
     other = next((name for name in ("hidden", "random") if name in r.variants), None)
-    return _violins(
-        "entropy-layers",
-        r,
-        r.entropies,
-        None if other is None else r.at(other),
-        title="Entropy of attention" + (f": model (left), {NAMES[other]} (right)" if other else ""),
-    )
+    title = "Entropy of attention" + (f": model (left), {NAMES[other]} (right)" if other else "")
+    return _violins("entropy-layers", r, r.entropies, None if other is None else r.at(other), title=title)
 
 
 def _bounds(r: CollapseResult, variant: str) -> FigureSpec:
     curves = bound_curves(r.bounds[r.bounds["arm"] == variant], "layer")
-    return captions.lines(
-        "bounds",
-        [{"name": n, "x": c.index.to_numpy(), "y": c.to_numpy(), "dash": DASHES.get(n)} for n, c in curves.items()],
-        value=NAMES[variant],
-        CONDITION=CONDITION,
-        id="bounds" if variant == "standard" else f"bounds-{variant}",
-    )
+    series = [curve(name, c.index.to_numpy(), c.to_numpy(), DASHES.get(name)) for name, c in curves.items()]
+    id = "bounds" if variant == "standard" else f"bounds-{variant}"
+    return captions.lines("bounds", series, value=NAMES[variant], CONDITION=CONDITION, id=id)

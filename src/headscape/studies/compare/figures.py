@@ -14,6 +14,7 @@ from headscape.intervals import Interval
 from headscape.results import Captions, FigureSpec
 from headscape.studies.compare.result import ALL, DIFFERENT, HEADS, MEASURES, NAMES, CompareResult
 from headscape.studies.compare.runs import DEPTHS, RANKS, UNIT_FREE
+from headscape.studies.work.series import curve
 
 __all__ = ["figures"]
 captions = Captions(__name__)
@@ -37,7 +38,9 @@ def figures(r: CompareResult) -> list[FigureSpec]:
         if np.isfinite(r.other_heads).any():
             found.append(_times(r, heads=True))
     found += [_entropies(r, k) for k in range(len(UNIT_FREE))]
-    return [*found, *([_whole(r)] if r.whole else []), _decay(r), _depth(r), _runs(r)]
+    found += [_whole(r)] if r.whole else []
+    found.append(captions.lines("decay", _curves(r, RANKS, r.curves)))
+    return [*found, captions.lines("depth", _curves(r, DEPTHS, r.profiles)), _runs(r)]
 
 
 def _labels(r: CompareResult) -> dict[tuple[str, str], str]:
@@ -64,14 +67,9 @@ def _table(r: CompareResult) -> FigureSpec:
 
 def _map(r: CompareResult) -> FigureSpec:
     points, share = classical_map(r.between_runs())
-    names, networks = r.runs["run"].tolist(), r.runs["network"].tolist()
-    return captions.figure(
-        "map",
-        {"x": points[:, 0], "y": points[:, 1], "names": names, "group": networks},
-        share=share,
-        n_runs=len(r.runs),
-        n_networks=len(r.networks),
-    )
+    runs = {"names": r.runs["run"].tolist(), "group": r.runs["network"].tolist()}
+    counts = {"n_runs": len(r.runs), "n_networks": len(r.networks)}
+    return captions.figure("map", {"x": points[:, 0], "y": points[:, 1], **runs}, share=share, **counts)
 
 
 def _matrix(r: CompareResult) -> FigureSpec:
@@ -119,14 +117,9 @@ def _times(r: CompareResult, heads: bool) -> FigureSpec:
 
 def _entropies(r: CompareResult, k: int) -> FigureSpec:
     name = UNIT_FREE[k]
-    groups = [{"name": run, "values": values[k]} for run, values in zip(r.runs["run"], r.entropies, strict=True)]
-    return captions.figure(
-        "entropies",
-        {"groups": groups},
-        name=name,
-        value=NAMES[name],
-        y_label={"l1_rel": "l1 / l2 over its maximum", "shannon": "entropy over its maximum"}[name],
-    )
+    label = {"l1_rel": "l1 / l2 over its maximum", "shannon": "entropy over its maximum"}[name]
+    groups = {run: values[k] for run, values in zip(r.runs["run"], r.entropies, strict=True)}
+    return captions.violins("entropies", groups, name=name, value=NAMES[name], y_label=label)
 
 
 def _whole(r: CompareResult) -> FigureSpec:
@@ -144,30 +137,11 @@ def _curves(r: CompareResult, x: Any, values: Any) -> list[dict[str, Any]]:
     for network in r.networks:
         here = values[(r.runs["network"] == network).to_numpy()]
         mean, low, high = here[:, 0].mean(axis=0), here[:, 1].min(axis=0), here[:, 2].max(axis=0)
-        series.append({"name": network, "x": x, "y": mean, "low": low, "high": high, "range": True})
+        series.append(curve(network, x, mean, low=low, high=high, range=True))
     return series
 
 
-def _decay(r: CompareResult) -> FigureSpec:
-    return captions.lines("decay", _curves(r, RANKS, r.curves))
-
-
-def _depth(r: CompareResult) -> FigureSpec:
-    return captions.lines("depth", _curves(r, DEPTHS, r.profiles))
-
-
 def _runs(r: CompareResult) -> FigureSpec:
-    columns = ["run", "network", "block", "mask", "inputs", "n_query", "n_layers", "n_heads", "n_batches"]
-    names = [
-        "run",
-        "network",
-        "block",
-        "mask",
-        "inputs",
-        "clusters" if r.clusters else "tokens",
-        "layers",
-        "heads",
-        "batches",
-    ]
-    shown = r.runs[columns].set_axis(names, axis=1)
-    return captions.table("runs", shown)
+    named = {"n_query": "clusters" if r.clusters else "tokens", "n_layers": "layers", "n_heads": "heads"}
+    named |= {"n_batches": "batches"}
+    return captions.table("runs", r.runs[["run", "network", "block", "mask", "inputs", *named]].rename(columns=named))

@@ -26,9 +26,8 @@ def figures(r: CompressResult) -> list[FigureSpec]:
     found = [captions.lines("map-error", error, n=len(r.raw))]
     if r.change is not None:
         what = {"loss": "change of the loss (nats)", "state": "change of the final state (relative)"}[r.unit]
-        found.append(
-            captions.lines("model-change", _lines(r, np.abs(r.change), bands=False), y_label=what, n=len(r.raw))
-        )
+        lines = _lines(r, np.abs(r.change), bands=False)
+        found.append(captions.lines("model-change", lines, y_label=what, n=len(r.raw)))
     return [*found, captions.table("curves", r.to_frame())]
 
 

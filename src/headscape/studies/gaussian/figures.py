@@ -14,7 +14,7 @@ from headscape.results import Captions, FigureSpec
 from headscape.statistics.thesis import THESIS
 from headscape.studies.gaussian.findings import LINKS, MIXED
 from headscape.studies.gaussian.result import GaussianResult, over_inputs
-from headscape.studies.work.series import level, line
+from headscape.studies.work.series import curve, heads_as_points, level, line
 
 __all__ = ["figures"]
 captions = Captions(__name__)
@@ -26,9 +26,11 @@ DEPTHS = 5
 
 def figures(r: GaussianResult) -> list[FigureSpec]:
     """All figures, in the order in which a reader should meet them."""
-    found = [_table(r), _grid(r)]
+    found = [captions.table("gaussian-overview", r.overview, n_heads=len(r.heads), THESIS=THESIS)]
+    found.append(captions.figure("gaussian-grid", {"score": "kurtosis" if r.has("kurtosis") else "rank90"}))
     if r.has("variance"):
-        found += [_predicted(r, "sd"), _predicted(r, "kurtosis"), _self(r)]
+        known = _points(r.heads.dropna(subset="variance"), "mean", {"heads": "self_mean"})
+        found += [_predicted(r, "sd"), _predicted(r, "kurtosis"), captions.figure("score-self", known)]
     if "row_variance" in r.heads and r.has("row_variance"):
         found += [_chain(r, claim) for claim, (own, *_) in LINKS.items() if r.has(own)]
     if "temperature/changes" in r.arrays and "temperature" in r.heads:
@@ -50,35 +52,23 @@ def figures(r: GaussianResult) -> list[FigureSpec]:
     if "embedding/norms" in r.arrays:
         found += [_norms(r), _entropy(r)]
     if r.neighbours:
-        found.append(_neighbours(r))
+        found.append(captions.table("neighbours", pd.DataFrame(r.neighbours, columns=["token", "nearest by cosine"])))
     if r.has("cosine_partial"):
-        found.append(_cosine(r))
+        cosines = {name: frames[0]["cosine_partial"].dropna().to_numpy() for name, frames in r.frames.items()}
+        found.append(captions.violins("cosine", cosines))
     if r.has("data_query"):
         found.append(_data(r))
     return found
 
 
-def _table(r: GaussianResult) -> FigureSpec:
-    return captions.table("gaussian-overview", r.overview, n_heads=len(r.heads), THESIS=THESIS)
-
-
-def _grid(r: GaussianResult) -> FigureSpec:
-    return captions.figure("gaussian-grid", {"score": "kurtosis" if r.has("kurtosis") else "rank90"})
-
-
 def _points(frame: pd.DataFrame, x: str, groups: dict[str, str]) -> dict[str, Any]:
     """A point per head and column y of `groups` {name: y}, and the diagonal where both are equal."""
-    names = [f"{b}.{n}.{h}" for b, n, h in zip(frame["block"], frame["layer"], frame["head"], strict=True)]
+    parts = [heads_as_points(frame, x, y, [name] * len(frame)) for name, y in groups.items()]
     every = frame[[x, *groups.values()]].to_numpy(dtype=float)
-    ends = np.nanmin(every), np.nanmax(every)
-    equal = np.array(ends)
-    return {
-        "x": np.concatenate([frame[x].to_numpy()] * len(groups)),
-        "y": np.concatenate([frame[y].to_numpy() for y in groups.values()]),
-        "names": names * len(groups),
-        "group": [name for name in groups for _ in names],
-        "lines": [{"name": "equal", "x": equal, "y": equal}],
-    }
+    equal = np.array([np.nanmin(every), np.nanmax(every)])
+    found: dict[str, Any] = {axis: np.concatenate([part[axis] for part in parts]) for axis in ("x", "y")}
+    found |= {key: [word for part in parts for word in part[key]] for key in ("names", "group")}
+    return found | {"lines": [curve("equal", equal, equal)]}
 
 
 def _chain(r: GaussianResult, claim: str) -> FigureSpec:
@@ -123,10 +113,6 @@ def _predicted(r: GaussianResult, what: str) -> FigureSpec:
     )
 
 
-def _self(r: GaussianResult) -> FigureSpec:
-    return captions.figure("score-self", _points(r.heads.dropna(subset="variance"), "mean", {"heads": "self_mean"}))
-
-
 def _information(r: GaussianResult) -> FigureSpec:
     assert r.information is not None
     assert r.information_facts is not None
@@ -153,7 +139,7 @@ def _next(r: GaussianResult) -> FigureSpec:
         spectrum = r.arrays.get(f"next/{source}/spectrum")
         if spectrum is not None:
             mean = np.nanmean(spectrum, axis=0)
-            series.append({"name": name, "x": 1 + np.flatnonzero(mean > 1e-6), "y": mean[mean > 1e-6]})
+            series.append(curve(name, 1 + np.flatnonzero(mean > 1e-6), mean[mean > 1e-6]))
     return captions.lines("next-spectrum", series)
 
 
@@ -221,7 +207,7 @@ def _depth(r: GaussianResult, part: int) -> FigureSpec:
 
 def _positions(r: GaussianResult) -> FigureSpec:
     series = [
-        {"name": name, "x": np.arange(len(share)), "y": share}
+        curve(name, np.arange(len(share)), share)
         for name, share in _versions(r, "position/").items()
         if np.isfinite(share).all() and "alpha" not in name
     ]
@@ -232,16 +218,9 @@ def _divergence(r: GaussianResult) -> FigureSpec:
     series: list[dict[str, Any]] = []
     for name, found in _versions(r, "divergence/").items():
         if np.isfinite(found).all() and "alpha" not in name:
-            series.append({"name": name, "x": np.arange(len(found)), "y": found[:, 0, 0]})
+            series.append(curve(name, np.arange(len(found)), found[:, 0, 0]))
             if name == "trained":
-                series.append(
-                    {
-                        "name": "trained, tokens in random thirds",
-                        "x": np.arange(len(found)),
-                        "y": found[:, 0, 1],
-                        "dash": "dot",
-                    }
-                )
+                series.append(curve("trained, tokens in random thirds", np.arange(len(found)), found[:, 0, 1], "dot"))
     return captions.lines("divergence", series)
 
 
@@ -255,30 +234,12 @@ def _data(r: GaussianResult) -> FigureSpec:
     return captions.lines("data", [*series, level("random directions", series[0]["x"], 1.0)])
 
 
-def _violins(entry: str, groups: dict[str, Array], **given: Any) -> FigureSpec:
-    data = {"groups": [{"name": name, "values": values} for name, values in groups.items()]}
-    return captions.figure(entry, data, **given)
-
-
 def _norms(r: GaussianResult) -> FigureSpec:
     names = {"vocabulary": "norms", "tokens of the text": "norms_text"}
-    return _violins("norms", {name: r.arrays[f"embedding/{key}"] for name, key in names.items()})
+    return captions.violins("norms", {name: r.arrays[f"embedding/{key}"] for name, key in names.items()})
 
 
 def _entropy(r: GaussianResult) -> FigureSpec:
     names = {"embeddings": "entropy", "random vectors": "entropy_random", "log n - l^2/2n": "entropy_predicted"}
-    return _violins(
-        "embedding-entropy",
-        {name: r.arrays[f"embedding/{key}"] for name, key in names.items()},
-        value=float(np.log(r.arrays["embedding/dim"][0])),
-    )
-
-
-def _neighbours(r: GaussianResult) -> FigureSpec:
-    return captions.table("neighbours", pd.DataFrame(r.neighbours, columns=["token", "nearest by cosine"]))
-
-
-def _cosine(r: GaussianResult) -> FigureSpec:
-    return _violins(
-        "cosine", {name: frames[0]["cosine_partial"].dropna().to_numpy() for name, frames in r.frames.items()}
-    )
+    groups = {name: r.arrays[f"embedding/{key}"] for name, key in names.items()}
+    return captions.violins("embedding-entropy", groups, value=float(np.log(r.arrays["embedding/dim"][0])))

@@ -12,7 +12,7 @@ from headscape.geometry.distances import THICK, pairs_of
 from headscape.intervals import mean_interval
 from headscape.results import Captions, FigureSpec
 from headscape.studies.organize.result import DECAY_RANKS, ENTROPIES, OrganizeResult
-from headscape.studies.work.series import bars
+from headscape.studies.work.series import bars, curve, heads_as_points
 from headscape.wavelets.haar import inverse_haar_transform
 
 __all__ = ["figures"]
@@ -25,17 +25,11 @@ N_FUNCTIONS = 500  # basis functions drawn; finer ones differ in single heads
 
 def figures(r: OrganizeResult) -> list[FigureSpec]:
     """All figures, in the order in which a reader should meet them."""
-    found = [_map(r), _matrix(r), _tree(r), _grid(), _organized(r), _entropies(r), _decay(r), _basis(r)]
+    found = [_map(r), captions.figure("head-matrix", {"values": r.affinity, "order": r.tree.order}), _tree(r)]
+    found += [captions.figure("head-grid", {"score": "l1_all"}), _organized(r), _entropies(r), _decay(r), _basis(r)]
     found += [*_circuits(r), _network_decay(r), _energy_figure(r), *_landscape(r)]
-    return [*found, *_tables(r)]
-
-
-def _tables(r: OrganizeResult) -> list[FigureSpec]:
-    table2 = captions.table("table2", r.table2())
-    if r.n_batches < 2:
-        return [table2]
-    table1 = captions.table("table1", r.table1())
-    return [table1, table2]
+    found += [captions.table("table1", r.table1())] if r.n_batches > 1 else []
+    return [*found, captions.table("table2", r.table2())]
 
 
 def _map(r: OrganizeResult) -> FigureSpec:
@@ -60,20 +54,14 @@ def _map(r: OrganizeResult) -> FigureSpec:
 
 def _circuits(r: OrganizeResult) -> list[FigureSpec]:
     """What determines the scores of a head, and what it copies, where the model was available."""
-    names = [f"{layer}.{head}" for layer, head in zip(r.heads["layer"], r.heads["head"], strict=True)]
     axes = {"score-parts": ("score_distance", "score_pair"), "copying": ("induction", "copying")}
     found = []
     for entry, (x, y) in axes.items():
         if {x, y, "role"} <= set(r.heads):
-            known = r.heads[[x, y]].notna().all(axis=1).to_numpy()
-            data: dict[str, Any] = {"x": r.heads.loc[known, x].to_numpy(), "y": r.heads.loc[known, y].to_numpy()}
-            data |= {"names": [name for name, here in zip(names, known, strict=True) if here]}
-            found.append(captions.figure(entry, data | {"group": r.heads.loc[known, "role"].tolist()}))
+            known = r.heads.dropna(subset=[x, y])
+            names = [f"{layer}.{head}" for layer, head in zip(known["layer"], known["head"], strict=True)]
+            found.append(captions.figure(entry, heads_as_points(known, x, y, known["role"]) | {"names": names}))
     return found
-
-
-def _matrix(r: OrganizeResult) -> FigureSpec:
-    return captions.figure("head-matrix", {"values": r.affinity, "order": r.tree.order})
 
 
 def _tree(r: OrganizeResult) -> FigureSpec:
@@ -84,10 +72,6 @@ def _tree(r: OrganizeResult) -> FigureSpec:
         n_leaves=r.tree.n_leaves,
         n_levels=r.tree.n_levels,
     )
-
-
-def _grid() -> FigureSpec:
-    return captions.figure("head-grid", {"score": "l1_all"})
 
 
 def _organized(r: OrganizeResult) -> FigureSpec:
@@ -109,28 +93,24 @@ def _entropies(r: OrganizeResult) -> FigureSpec:
     x = np.arange(len(r.heads))
     order = np.argsort(r.entropies[:, k].mean(axis=0), kind="stable")
     shown = min(3, r.n_batches)
-    series = [{"name": f"batch {i}", "x": x, "y": r.entropies[i, k][order]} for i in range(shown)]
-    null = r.null_entropies[:, k].mean(axis=0)[order]
-    series.append({"name": "rows shuffled (mean)", "x": x, "y": null, "dash": "dash"})
+    series = [curve(f"batch {i}", x, r.entropies[i, k][order]) for i in range(shown)]
+    series.append(curve("rows shuffled (mean)", x, r.null_entropies[:, k].mean(axis=0)[order], "dash"))
     return captions.lines("entropies", series, n_basis=r.settings["n_basis"])
 
 
-def _by_rank(curve: Any) -> dict[str, Any]:
-    """Root mean squares of coefficients in a quarter of an octave of their ranks, on which decay can be seen."""
-    ends = np.unique(np.rint(np.geomspace(1, len(curve) + 1, 1 + int(4 * np.log2(len(curve) + 1)))).astype(int))
-    square = np.asarray(curve, dtype=float) ** 2
+def _by_rank(name: str, coefficients: Any, dash: str | None = None) -> dict[str, Any]:
+    """A line of root mean squares of coefficients in a quarter of an octave of their ranks, on which decay can be seen."""
+    square = np.asarray(coefficients, dtype=float) ** 2
+    n = len(square) + 1
+    ends = np.unique(np.rint(np.geomspace(1, n, 1 + int(4 * np.log2(n)))).astype(int))
     y = np.sqrt([square[a - 1 : b - 1].mean() for a, b in pairwise(ends)])
-    return {"x": np.sqrt(ends[:-1] * (ends[1:] - 1.0)), "y": np.where(y > 0, y, np.nan)}
+    return curve(name, np.sqrt(ends[:-1] * (ends[1:] - 1.0)), np.where(y > 0, y, np.nan), dash)
 
 
 def _decay(r: OrganizeResult) -> FigureSpec:
     mean = r.heads["l1_rel"].to_numpy()
-    ends = [int(np.argmin(mean)), int(np.argmax(mean))]
-    labels = ("lowest l1_rel", "highest l1_rel")
-    series = [
-        {"name": f"{r.name(i)}, {label}"} | _by_rank(r.decay_by_support[:, i])
-        for i, label in zip(ends, labels, strict=True)
-    ]
+    ends = {"lowest l1_rel": int(np.argmin(mean)), "highest l1_rel": int(np.argmax(mean))}
+    series = [_by_rank(f"{r.name(i)}, {label}", r.decay_by_support[:, i]) for label, i in ends.items()]
     return captions.lines("decay", series, _LEFT_OUT=_LEFT_OUT)
 
 
@@ -143,9 +123,9 @@ def _basis(r: OrganizeResult) -> FigureSpec:
 
 
 def _network_decay(r: OrganizeResult) -> FigureSpec:
-    series = [{"name": f"batch {i}"} | _by_rank(r.network_decay[i]) for i in range(min(5, r.n_batches))]
+    series = [_by_rank(f"batch {i}", r.network_decay[i]) for i in range(min(5, r.n_batches))]
     null = np.sqrt((r.null_network_decay.astype(float) ** 2).mean(axis=0))
-    series.append({"name": "rows shuffled (rms)", "dash": "dash"} | _by_rank(null))
+    series.append(_by_rank("rows shuffled (rms)", null, "dash"))
     return captions.lines("network-decay", series, _LEFT_OUT=_LEFT_OUT)
 
 
@@ -166,23 +146,23 @@ def _landscape(r: OrganizeResult) -> list[FigureSpec]:
     found = []
     if len(r.heads) > 2:
         values = np.abs(markov_spectrum(r.affinity, min(N_EIGENVALUES, len(r.heads) - 1)).values)
-        line = {"name": "eigenvalue", "x": np.arange(1, len(values) + 1), "y": values}
-        found.append(captions.lines("spectrum", [line], n=len(values)))
+        spectrum = curve("eigenvalue", np.arange(1, len(values) + 1), values)
+        found.append(captions.lines("spectrum", [spectrum], n=len(values)))
     if r.depth is not None:
         layers = r.heads["layer"].to_numpy()
         apart, distance = pairs_of(np.abs(layers[:, None] - layers)), pairs_of(r.distances)
         steps = np.unique(apart)
-        line = {"name": "pairs of heads", "x": steps, "y": [distance[apart == step].mean() for step in steps]}
-        same = {"name": "all pairs", "x": steps[[0, -1]], "y": [distance.mean()] * 2, "dash": "dash"}
-        found.append(captions.lines("depth", [line, same]))
+        by_step = curve("pairs of heads", steps, [distance[apart == step].mean() for step in steps])
+        same = curve("all pairs", steps[[0, -1]], [distance.mean()] * 2, "dash")
+        found.append(captions.lines("depth", [by_step, same]))
     if r.dip is not None:
         turn = np.linspace(0, np.pi, len(r.heads), endpoint=False)
         ring = pairs_of(np.hypot(np.sin(turn[:, None] - turn), THICK))
         own = pairs_of(r.distances)
-        groups = [{"name": name, "values": x / np.median(x)} for name, x in (("heads", own), ("a ring", ring))]
-        found.append(captions.figure("distances", {"groups": groups}))
+        groups = {name: x / np.median(x) for name, x in (("heads", own), ("a ring", ring))}
+        found.append(captions.violins("distances", groups))
     if r.convergence is not None and r.convergence.shape[1] > 1:
         steps = np.arange(1, r.convergence.shape[1] + 1)
-        lines = [{"name": f"batch {i}", "x": steps, "y": row} for i, row in enumerate(r.convergence)]
+        lines = [curve(f"batch {i}", steps, row) for i, row in enumerate(r.convergence)]
         found.append(captions.lines("convergence", lines))
     return found

@@ -36,7 +36,11 @@ def figures(r: PromptResult) -> list[FigureSpec]:
         _with_cosines(r),
         *(_edited(r, name, few) for name in EDITED if name in r.versions),
     ]
-    found += [_masses(r), *([_shots(r)] if r.settings["shots"] else []), _self(r), _entropy(r), _cosines(r), _losses(r)]
+    found += [_masses(r), *([_shots(r)] if r.settings["shots"] else [])]
+    own = [*_versions(r, "drawn_self"), _level(r, "half", 0.5)]
+    found += [captions.lines("self-mass", own, value=_scaling(r))]
+    found += [captions.lines("entropy", _versions(r, "entropy"), value=_scaling(r)), _cosines(r)]
+    found += [captions.figure("losses", bars({version: r.loss(version) for version in r.versions}))]
     if r.sweep is not None:
         found += _sweep(r, r.sweep)
     chunks = [range(i, min(i + TOGETHER, r.n_layers)) for i in range(0, r.n_layers, TOGETHER)]
@@ -87,16 +91,8 @@ def _all_layers(r: PromptResult, layers: Sequence[int]) -> FigureSpec:
 
 
 def _edited(r: PromptResult, name: str, layers: Sequence[int]) -> FigureSpec:
-    return _maps(
-        "maps",
-        r,
-        r.word_maps[name],
-        layers,
-        replace=name.replace(" ", "-"),
-        name=name,
-        value=r.clues[name][0].strip() or "(nothing)",
-        paper=EDITED[name],
-    )
+    words = {"replace": name.replace(" ", "-"), "name": name, "value": r.clues[name][0].strip() or "(nothing)"}
+    return _maps("maps", r, r.word_maps[name], layers, paper=EDITED[name], **words)
 
 
 def _with_cosines(r: PromptResult) -> FigureSpec:
@@ -111,11 +107,7 @@ def _sweep(r: PromptResult, s: Sweep) -> list[FigureSpec]:
     """Loss, clues, measures and maps by number of examples, and maps by word."""
     arms = {arm: s.loss(arm) for arm in ARMS}
     losses = [line(arm, s.shots, ends) for arm, ends in arms.items() if ends]
-    names = {
-        "first": "first token",
-        "drawn_self": "itself",
-        "entropy": "entropy",
-    }
+    names = {"first": "first token", "drawn_self": "itself", "entropy": "entropy"}
     within, cross = s.measure("within"), s.measure("cross")
     shares = {"same shot": within / np.maximum(within + cross, 1e-300)}
     shares |= {label: s.measure(name) for name, label in names.items()}
@@ -153,13 +145,8 @@ def _level(r: PromptResult, name: str, value: float) -> dict[str, Any]:
 
 
 def _masses(r: PromptResult) -> FigureSpec:
-    names = {
-        "within": "same shot",
-        "cross": "earlier shots",
-        "first": "first token",
-        "rest": "instruction and separators",
-    }
-    names["self"] = "itself"
+    names = {"within": "same shot", "cross": "earlier shots", "first": "first token"}
+    names |= {"rest": "instruction and separators", "self": "itself"}
     return captions.lines("masses", [_line(label, r.of("trained", name)) for name, label in names.items()])
 
 
@@ -181,21 +168,9 @@ def _scaling(r: PromptResult) -> str:
     return f"alpha multiplies the spectra of W_q and W_k in all layers{how}."
 
 
-def _self(r: PromptResult) -> FigureSpec:
-    return captions.lines("self-mass", [*_versions(r, "drawn_self"), _level(r, "half", 0.5)], value=_scaling(r))
-
-
-def _entropy(r: PromptResult) -> FigureSpec:
-    return captions.lines("entropy", _versions(r, "entropy"), value=_scaling(r))
-
-
 def _cosines(r: PromptResult) -> FigureSpec:
     found = {"trained": r.tested("partial"), "without the first token": r.tested("partial_inner")}
     if len(r.cosine) > 1:
         found["random weights"] = r.tested("partial", "random weights")
     series = [_line(name, values, least=-1) for name, values in found.items()]
     return captions.lines("cosines", [*series, _level(r, "no relation", 0.0)])
-
-
-def _losses(r: PromptResult) -> FigureSpec:
-    return captions.figure("losses", bars({version: r.loss(version) for version in r.versions}))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -10,11 +10,8 @@ import pandas as pd
 
 from headscape.results import Captions, FigureSpec
 from headscape.studies.prune.judging import Curve
-from headscape.studies.prune.result import CONTROLS
+from headscape.studies.prune.result import CONTROLS, PruneResult
 from headscape.studies.work.series import bars
-
-if TYPE_CHECKING:
-    from headscape.studies.prune.result import PruneResult
 
 __all__ = ["figures"]
 captions = Captions(__name__)
@@ -27,19 +24,22 @@ BANDS = ("gradient", "random")
 
 def figures(r: PruneResult) -> list[FigureSpec]:
     """All figures, in the order in which a reader should meet them."""
-    found = []
+    found, beside = [], {"n_proposal": len(r.proposal), "measure": r.measure}
     if r.curve("proposal", proposal=True) is not None:
-        found.append(_abilities(r))
-        found += [_proposal(r)] if len(r.evidence) else []
+        found.append(captions.table("abilities", r.costs, main=r.main, **beside))
+        if len(r.evidence):
+            found.append(captions.table("proposal", r.evidence, compensation=r.compensation, **beside))
     if len(r.classes):
         title, read = "Accuracy by class", "Share of the judging images of each class that are classified correctly."
         found.append(captions.table("classes", r.classes, title=title, read=read))
     if r.on():
         found += [_curves(r, compensation) for compensation in dict.fromkeys((r.compensation, "none"))]
-        found += [_costs(r), _compensation(r)]
-    found.append(_grid(r))
+        found += [captions.table("costs", r.table, upper=r.measure[0].upper(), value=r.measure[1:]), _compensation(r)]
+    score = "leave_one_out" if "leave_one_out" in r.heads else r.criterion
+    found.append(captions.figure("importance", {"score": score}, score=score, value_label=score))
     if r.correlations:
-        found.append(_correlations(r))
+        order = dict(sorted(r.correlations.items(), key=lambda item: -item[1].value))
+        found.append(captions.figure("correlations", bars(order), value=next(iter(order))))
     if r.tree is not None and r.proposal:
         found.append(_clusters(r))
     return [*found, _choice(r)]
@@ -86,20 +86,6 @@ def _curves(r: PruneResult, compensation: str) -> FigureSpec:
     )
 
 
-def _abilities(r: PruneResult) -> FigureSpec:
-    return captions.table("abilities", r.costs, n_proposal=len(r.proposal), main=r.main, measure=r.measure)
-
-
-def _proposal(r: PruneResult) -> FigureSpec:
-    return captions.table(
-        "proposal", r.evidence, n_proposal=len(r.proposal), compensation=r.compensation, measure=r.measure
-    )
-
-
-def _costs(r: PruneResult) -> FigureSpec:
-    return captions.table("costs", r.table, upper=r.measure[0].upper(), value=r.measure[1:])
-
-
 def _compensation(r: PruneResult) -> FigureSpec:
     names = list(dict.fromkeys((r.criterion, "gradient")))
     series = [
@@ -108,16 +94,6 @@ def _compensation(r: PruneResult) -> FigureSpec:
         if c.criterion in names
     ]
     return captions.lines("compensation", series, join=", ".join(names), measure=r.measure)
-
-
-def _grid(r: PruneResult) -> FigureSpec:
-    score = "leave_one_out" if "leave_one_out" in r.heads else r.criterion
-    return captions.figure("importance", {"score": score}, score=score, value_label=score)
-
-
-def _correlations(r: PruneResult) -> FigureSpec:
-    order = dict(sorted(r.correlations.items(), key=lambda item: -item[1].value))
-    return captions.figure("correlations", bars(order), value=next(iter(order)))
 
 
 def _span(layers: npt.NDArray[np.int64]) -> str:
@@ -136,12 +112,8 @@ def _clusters(r: PruneResult) -> FigureSpec:
     names = [f"{int(own.sum())} heads, {_span(layers[own])}" for own in inside]
     if len(set(names)) < len(names):
         names = [f"{i + 1}: {name}" for i, name in enumerate(names)]
-    return captions.figure(
-        "folders",
-        {"names": names, "values": [100 * float(removed[own].mean()) for own in inside]},
-        level=level,
-        mean=removed.mean(),
-    )
+    shares = [100 * float(removed[own].mean()) for own in inside]
+    return captions.figure("folders", {"names": names, "values": shares}, level=level, mean=removed.mean())
 
 
 def _choice(r: PruneResult) -> FigureSpec:

@@ -2,19 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from headscape.errors import InputError
+from headscape.intervals import Interval
 from headscape.pruning.criteria import CRITERIA, find_criterion
 from headscape.results import Finding
 from headscape.roles import MIXED
-from headscape.studies.prune.result import CONTROLS, percent
+from headscape.studies.prune.result import CONTROLS, PruneResult, percent
 from headscape.studies.work.sentences import on_claim
 from headscape.verdicts import Judgement, cannot_tell, judge, strictest
-
-if TYPE_CHECKING:
-    from headscape.intervals import Interval
-    from headscape.studies.prune.result import PruneResult
 
 __all__ = ["findings"]
 

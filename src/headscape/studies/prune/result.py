@@ -19,9 +19,10 @@ from headscape.intervals import Interval, jackknife
 from headscape.pruning.compensation import Fitted
 from headscape.pruning.criteria import CRITERIA
 from headscape.pruning.judges import cost_unit
-from headscape.results import FigureSpec, Finding, Result, few
+from headscape.results import few
 from headscape.runs import without_places
 from headscape.studies.prune.judging import Curve
+from headscape.studies.work.result import StudyResult
 from headscape.tensor import HeadId
 from headscape.tree import PartitionTree
 
@@ -50,7 +51,7 @@ def _percent(interval: Interval) -> str:
 
 
 @dataclass(frozen=True, eq=False)
-class PruneResult(Result):
+class PruneResult(StudyResult):
     """Which heads can be removed.
 
     `heads` has one row per head: its place in the chosen ranking, whether the proposal removes it, and its score by
@@ -254,15 +255,3 @@ class PruneResult(Result):
         """What the proposal costs, and the heads it removes by name."""
         names = few([f"{head.layer}.{head.head}" for head in self.proposal])
         return super().headline() + (f" ({names})" if names else "")
-
-    def findings(self) -> list[Finding]:
-        """The proposal first, then what it is compared with."""
-        from headscape.studies.prune.findings import findings
-
-        return findings(self)
-
-    def figures(self) -> list[FigureSpec]:
-        """The proposal, the curves, compensation, importance, correlations, clusters of the tree, the choice."""
-        from headscape.studies.prune.figures import figures
-
-        return figures(self)

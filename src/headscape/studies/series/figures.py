@@ -8,7 +8,7 @@ from headscape.intervals import mean_interval
 from headscape.results import Captions, FigureSpec
 from headscape.roles import BLOCK_ROLES, MIXED, ROLES
 from headscape.studies.series.result import SeriesResult
-from headscape.studies.work.series import line
+from headscape.studies.work.series import curve, line
 
 __all__ = ["figures"]
 captions = Captions(__name__)
@@ -37,24 +37,15 @@ def _kinds(r: SeriesResult) -> list[str]:
 def _slider(r: SeriesResult) -> FigureSpec:
     grid = {"name": "layer by head", "x": r.heads["head"].to_numpy(), "y": r.heads["layer"].to_numpy(), "grid": True}
     place = {"name": "map of the heads", "x": r.coordinates[:, :, 0], "y": r.coordinates[:, :, 1]}
-    return captions.figure(
-        "heads-over-training",
-        {
-            "frames": [f"step {step}" for step in r.steps],
-            "panels": [grid, place],
-            "names": _names(r),
-            "group": [list(names) for names in r.named],
-            "kinds": _kinds(r),
-        },
-        n_heads=len(r.heads),
-        n_steps=len(r.steps),
-    )
+    data = {"frames": [f"step {step}" for step in r.steps], "panels": [grid, place], "names": _names(r)}
+    data |= {"group": [list(names) for names in r.named], "kinds": _kinds(r)}
+    return captions.figure("heads-over-training", data, n_heads=len(r.heads), n_steps=len(r.steps))
 
 
 def _counts(r: SeriesResult) -> FigureSpec:
     table = r.steps_table()
-    series = [{"name": role, "x": r.steps, "y": table[role].to_numpy()} for role in r.role_names if table[role].any()]
-    return captions.lines("roles", series)
+    held = [role for role in r.role_names if table[role].any()]
+    return captions.lines("roles", [curve(role, r.steps, table[role].to_numpy()) for role in held])
 
 
 def _scores(r: SeriesResult, role: str) -> FigureSpec:
@@ -64,9 +55,7 @@ def _scores(r: SeriesResult, role: str) -> FigureSpec:
     spans = {h: [mean_interval(one[:, h]).within(0, 1) for one in r.scores[:, k]] for h in best}
     series = [line(_names(r)[h], r.steps, spans[h]) for h in best]
     if np.isfinite(r.chance[k]):
-        series.append(
-            {"name": "attention at random", "x": r.steps, "y": np.full(len(r.steps), r.chance[k]), "dash": "dash"}
-        )
+        series.append(curve("attention at random", r.steps, np.full(len(r.steps), r.chance[k]), "dash"))
     return captions.lines("scores", series, role=role, value=r.scores.shape[2], value_2=ROLES[role], n_best=len(best))
 
 

@@ -11,7 +11,7 @@ from headscape.intervals import mean_interval
 from headscape.results import Captions, FigureSpec
 from headscape.studies.softmax.head import COLUMNS
 from headscape.studies.softmax.result import ALL_VARIANTS, LAYER_VARIANTS, NAMES, SoftmaxResult
-from headscape.studies.work.series import bars, line
+from headscape.studies.work.series import bars, heads_as_points, line
 
 __all__ = ["figures"]
 captions = Captions(__name__)
@@ -36,7 +36,8 @@ def figures(r: SoftmaxResult) -> list[FigureSpec]:
     found = [_table(r)]
     for head in r.maps:
         found += [_figure1(r, head), _figure2(r, head)]
-    found += [_grid(r), _variants(r), _exponents(r), _condition(r), _scales(r)]
+    grid = captions.figure("softmax-grid", {"score": "change_corollary" if r.unit else "corollary_error"})
+    found += [grid, _variants(r), _exponents(r), _condition(r), _scales(r)]
     return found + ([_change_heads(r), _change_layers(r), _change_all(r)] if r.unit else [])
 
 
@@ -73,10 +74,6 @@ def _figure2(r: SoftmaxResult, head: str) -> FigureSpec:
     return captions.figure("approximation", {"panels": panels}, head=head)
 
 
-def _grid(r: SoftmaxResult) -> FigureSpec:
-    return captions.figure("softmax-grid", {"score": "change_corollary" if r.unit else "corollary_error"})
-
-
 def _bars(values: Mapping[str, Any]) -> dict[str, Any]:
     return bars({name: mean_interval(each) for name, each in values.items()})
 
@@ -90,39 +87,21 @@ def _variants(r: SoftmaxResult) -> FigureSpec:
 
 
 def _exponents(r: SoftmaxResult) -> FigureSpec:
-    columns = ("alpha_natural", "alpha", "alpha_largest", "alpha_shuffled", "alpha_residual")
-    names = ("natural", "organized", "largest", "shuffled", "residual")
-    groups = [
-        {"name": name, "values": r.heads[column].dropna().to_numpy()}
-        for name, column in zip(names, columns, strict=True)
-    ]
-    return captions.figure("exponents", {"groups": groups})
+    names = {"natural": "alpha_natural", "organized": "alpha", "largest": "alpha_largest"}
+    names |= {"shuffled": "alpha_shuffled", "residual": "alpha_residual"}
+    return captions.violins("exponents", {name: r.heads[key].dropna().to_numpy() for name, key in names.items()})
 
 
 def _condition(r: SoftmaxResult) -> FigureSpec:
-    names = [f"{b}.{n}.{h}" for b, n, h in zip(r.heads["block"], r.heads["layer"], r.heads["head"], strict=True)]
-    return captions.figure(
-        "condition",
-        {
-            "x": r.heads["average_rms"].to_numpy(),
-            "y": r.heads["corollary_error"].to_numpy(),
-            "names": names,
-            "group": [f"layer {n}" for n in r.heads["layer"]],
-        },
-    )
+    layers = [f"layer {n}" for n in r.heads["layer"]]
+    return captions.figure("condition", heads_as_points(r.heads, "average_rms", "corollary_error", layers))
 
 
 def _scales(r: SoftmaxResult) -> FigureSpec:
     residual = r.scales[0]
     n_query, n_key = (1 + int(np.flatnonzero(residual.any(axis=a)).max(initial=0)) for a in (1, 0))
-    return captions.figure(
-        "residual-scales",
-        {
-            "values": residual[:n_query, :n_key],
-            "rows": [str(2**k) for k in range(n_query)],
-            "columns": [str(2**k) for k in range(n_key)],
-        },
-    )
+    sides = {"rows": [str(2**k) for k in range(n_query)], "columns": [str(2**k) for k in range(n_key)]}
+    return captions.figure("residual-scales", {"values": residual[:n_query, :n_key], **sides})
 
 
 def _change_heads(r: SoftmaxResult) -> FigureSpec:
@@ -144,16 +123,12 @@ def _change_heads(r: SoftmaxResult) -> FigureSpec:
 def _change_layers(r: SoftmaxResult) -> FigureSpec:
     assert r.changes_layer is not None
     layers = np.unique(r.heads["layer"].to_numpy())
-    series = []
-    for v, name in enumerate(LAYER_VARIANTS):
-        series.append(line(NAMES[name], layers, [mean_interval(column) for column in r.changes_layer[:, v].T]))
+    spans = [[mean_interval(column) for column in by_input.T] for by_input in r.changes_layer.swapaxes(0, 1)]
+    series = [line(NAMES[name], layers, ends) for name, ends in zip(LAYER_VARIANTS, spans, strict=True)]
     return captions.lines("change-layers", series, unit_name=r.unit_name)
 
 
 def _change_all(r: SoftmaxResult) -> FigureSpec:
     assert r.changes_all is not None
-    return captions.figure(
-        "change-all",
-        _bars({NAMES[name]: column for name, column in zip(ALL_VARIANTS, r.changes_all.T, strict=False)}),
-        unit_name=r.unit_name,
-    )
+    changes = {NAMES[name]: column for name, column in zip(ALL_VARIANTS, r.changes_all.T, strict=False)}
+    return captions.figure("change-all", _bars(changes), unit_name=r.unit_name)

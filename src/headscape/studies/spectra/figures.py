@@ -10,7 +10,7 @@ from scipy.stats import norm
 from headscape.results import Captions, FigureSpec
 from headscape.statistics.alignment import LEADING
 from headscape.studies.spectra.result import KIND_NAMES, Side, SpectraResult
-from headscape.studies.work.series import level
+from headscape.studies.work.series import curve, heads_as_points, level
 
 __all__ = ["figures"]
 captions = Captions(__name__)
@@ -21,24 +21,12 @@ POINTS = 101
 
 def figures(r: SpectraResult) -> list[FigureSpec]:
     """All figures, in the order in which a reader should meet them."""
-    evenness = _by_layer("evenness", r)
-    energy = _by_layer("energy", r)
-    found = [_table(r), _grid(r), _alignment(r), _against_noise(r), evenness, energy]
+    caveat = "Weights alone: what enters them is not isotropic."
+    caveat += " With rotary positions this is the alignment at offset 0." if r.rotary else ""
+    found = [captions.table("summary", r.by_kind()), captions.figure("alignment-grid", {"score": "z"}, caveat=caveat)]
+    found += [_alignment(r), _against_noise(r), _by_layer("evenness", r), _by_layer("energy", r)]
     found += [_histogram(r, kind) for kind in r.kinds]
     return [*found, _outside(r), _symmetric(r), *([_shared(r)] if "shared" in r.heads else []), _scores(r)]
-
-
-def _table(r: SpectraResult) -> FigureSpec:
-    return captions.table("summary", r.by_kind())
-
-
-def _grid(r: SpectraResult) -> FigureSpec:
-    return captions.figure(
-        "alignment-grid",
-        {"score": "z"},
-        caveat="Weights alone: what enters them is not isotropic."
-        + (" With rotary positions this is the alignment at offset 0." if r.rotary else ""),
-    )
 
 
 def _alignment(r: SpectraResult) -> FigureSpec:
@@ -50,8 +38,8 @@ def _alignment(r: SpectraResult) -> FigureSpec:
     for name, column in groups.items():
         z = np.abs(column.to_numpy(dtype=float))
         if np.isfinite(z).all():
-            series.append({"name": name, "x": x, "y": (z[:, None] > x).mean(axis=0)})
-    series.append({"name": "unrelated (normal law)", "x": x, "y": 2 * norm.sf(x), "dash": "dot"})
+            series.append(curve(name, x, (z[:, None] > x).mean(axis=0)))
+    series.append(curve("unrelated (normal law)", x, 2 * norm.sf(x), "dot"))
     return captions.lines("alignment", series)
 
 
@@ -66,40 +54,23 @@ def _against_noise(r: SpectraResult) -> FigureSpec:
         ] or [np.zeros_like(x)]
         y, floor = np.median(curves, axis=0), r.below_rounding(kind) if r.quantized else 0.0
         seen = x <= 1 - floor
-        series.append({"name": KIND_NAMES[kind], "x": x[seen], "y": y[seen], "colour": k})
+        series.append(curve(KIND_NAMES[kind], x[seen], y[seen], colour=k))
         if floor > 1 / POINTS:
-            series.append(
-                {
-                    "name": f"{KIND_NAMES[kind]}, below rounding",
-                    "x": x[~seen],
-                    "y": y[~seen],
-                    "dash": "dot",
-                    "colour": k,
-                }
-            )
-    series.append({"name": "noise", "x": x[[0, -1]], "y": np.ones(2), "dash": "dot"})
-    return captions.lines(
-        "against-noise",
-        series,
-        read="Each singular value over that of noise of the same shape and energy at the same rank, largest on the left; median over layers. "
-        "Above 1 on the left and below on the right: few directions carry the matrix."
-        + (
-            " Dotted: below the largest value that rounding of the quantized weights alone would make."
-            if r.quantized
-            else ""
-        ),
-    )
+            series.append(curve(f"{KIND_NAMES[kind]}, below rounding", x[~seen], y[~seen], "dot", colour=k))
+    below = " Dotted: below the largest value that rounding of the quantized weights alone would make."
+    series.append(level("noise", x[[0, -1]], 1.0))
+    return captions.lines("against-noise", series, below=below if r.quantized else "")
 
 
 def _histogram(r: SpectraResult, kind: str) -> FigureSpec:
     found = r.histograms(kind)
     x = found.centres
-    series: list[dict[str, Any]] = [{"name": f"layer {n}", "x": x, "y": y} for n, y in found.layers.items()]
-    series.append({"name": "noise (Marchenko-Pastur)", "x": x, "y": found.law, "dash": "dash"})
+    series = [curve(f"layer {n}", x, y) for n, y in found.layers.items()]
+    series.append(curve("noise (Marchenko-Pastur)", x, found.law, "dash"))
     top = np.array([0.0, max(float(line["y"].max()) for line in series)])
     places = {"upper edge of noise": 1.0} | ({"lower edge of noise": found.lower} if found.lower > 0 else {})
     places |= {"edge of rounding": found.rounding} if found.rounding > 0 else {}
-    series += [{"name": name, "x": np.full(2, at), "y": top, "dash": "dot"} for name, at in places.items()]
+    series += [curve(name, np.full(2, at), top, "dot") for name, at in places.items()]
     beyond = max(1 - float(y.sum()) * float(x[1] - x[0]) for y in found.layers.values())
     return captions.lines("histogram", series, matrix=kind, name=KIND_NAMES[kind], beyond=max(beyond, 0.0))
 
@@ -110,7 +81,7 @@ def _by_layer(column: str, r: SpectraResult) -> FigureSpec:
         for kind in ("q", "k", "v"):
             y = r.of_kind(kind, initial)[column].to_numpy(dtype=float)
             name = KIND_NAMES[kind] + (", initial" if initial else "")
-            series.append({"name": name, "x": np.arange(len(y)), "y": y} | ({"dash": "dot"} if initial else {}))
+            series.append(curve(name, np.arange(len(y)), y, "dot" if initial else None))
     series.append(level("noise" if column == "evenness" else "Xavier's", series[0]["x"], 1.0) | {"dash": "dash"})
     return captions.lines(column, series)
 
@@ -129,29 +100,19 @@ def _outside(r: SpectraResult) -> FigureSpec:
 
 
 def _symmetric(r: SpectraResult) -> FigureSpec:
-    groups: list[dict[str, Any]] = [{"name": "trained", "values": r.heads["symmetric"].to_numpy()}]
-    if r.initial_heads is not None:
-        groups.append({"name": "initialization", "values": r.initial_heads["symmetric"].to_numpy()})
-    return captions.figure("symmetric", {"groups": groups})
+    frames = {"trained": r.heads} | ({} if r.initial_heads is None else {"initialization": r.initial_heads})
+    return captions.violins("symmetric", {name: heads["symmetric"].to_numpy() for name, heads in frames.items()})
 
 
 def _shared(r: SpectraResult) -> FigureSpec:
     groups = {"own keys": r.heads["shared"], "keys of another group": r.heads["shared_other"]}
     if r.initial_heads is not None and "shared" in r.initial_heads:
         groups["initialization"] = r.initial_heads["shared"]
-    shown = [{"name": name, "values": x.dropna().to_numpy()} for name, x in groups.items() if x.notna().any()]
-    return captions.figure("shared", {"groups": shown}, chance=LEADING / float(r.of_kind("q")["columns"].iloc[0]))
+    shown = {name: x.dropna().to_numpy() for name, x in groups.items() if x.notna().any()}
+    return captions.violins("shared", shown, chance=LEADING / float(r.of_kind("q")["columns"].iloc[0]))
 
 
 def _scores(r: SpectraResult) -> FigureSpec:
-    names = [f"{b}.{n}.{h}" for b, n, h in zip(r.heads["block"], r.heads["layer"], r.heads["head"], strict=True)]
     thirds = np.minimum(3 * r.heads["layer"].to_numpy() // (1 + r.heads["layer"].max()), 2)
-    return captions.figure(
-        "score-ranks",
-        {
-            "x": r.heads["score_rank"].to_numpy(),
-            "y": r.heads["z"].to_numpy(),
-            "names": names,
-            "group": [("early layers", "middle layers", "late layers")[t] for t in thirds],
-        },
-    )
+    group = [("early layers", "middle layers", "late layers")[t] for t in thirds]
+    return captions.figure("score-ranks", heads_as_points(r.heads, "score_rank", "z", group))

@@ -10,6 +10,7 @@ from headscape.collapse.bounds import bound_curves
 from headscape.collapse.residual import roundoff
 from headscape.results import Captions, FigureSpec
 from headscape.studies.table1.result import PRINTED, Table1Result
+from headscape.studies.work.series import curve
 
 __all__ = ["figures"]
 captions = Captions(__name__)
@@ -28,14 +29,15 @@ def _table(r: Table1Result, k: int) -> FigureSpec:
 
 def _variants(r: Table1Result, k: int) -> FigureSpec:
     x = np.arange(1, r.depth + 1)
-    series: list[dict[str, Any]] = []
+    series = []
     for i, variant in enumerate(r.variants):
         values = 10 ** r.decades(r.names[k], variant)
-        ends = {"low": values.min(axis=0), "high": values.max(axis=0), "range": True} if len(values) > 1 else {}
-        series.append({"name": variant, "x": x, "y": values.mean(axis=0), "dash": "dash" if i % 2 else None} | ends)
+        ends: dict[str, Any] = {"low": values.min(axis=0), "high": values.max(axis=0), "range": True}
+        several = ends if len(values) > 1 else {}
+        series.append(curve(variant, x, values.mean(axis=0), "dash" if i % 2 else None, **several))
     for name, printed in PRINTED.items():
         shown = np.array(printed[: r.depth])
-        series.append({"name": f"printed, {name}", "x": x[: len(shown)], "y": shown, "dash": "dot"})
+        series.append(curve(f"printed, {name}", x[: len(shown)], shown, "dot"))
     return captions.lines("cells", series, k=k, value=r.names[k], value_2=roundoff())
 
 
@@ -43,10 +45,9 @@ def _bounds(r: Table1Result, k: int) -> FigureSpec:
     here = r.bounds[(r.bounds["setting"] == r.names[k]) & (r.bounds["measured"] > r.bounds["floor"])]
     dashes = {"4 D": "dashdot", "2 (e^D - 1)": "dash", "printed": "dot"}
     series = [
-        {"name": f"{name}, {variant.removeprefix('no skip, ')}", "x": curve.index.to_numpy(), "y": curve.to_numpy()}
-        | {"dash": dashes.get(name)}
+        curve(f"{name}, {variant.removeprefix('no skip, ')}", c.index.to_numpy(), c.to_numpy(), dashes.get(name))
         for variant in r.variants[:2]
-        for name, curve in bound_curves(here[here["cell"] == variant], "depth").items()
+        for name, c in bound_curves(here[here["cell"] == variant], "depth").items()
     ]
     return captions.lines("bounds", series, k=k, value=r.names[k])
 

@@ -14,7 +14,7 @@ from headscape.hopfield.networks import LEARNED_START, base_arm
 from headscape.intervals import mean_interval, student_interval
 from headscape.results import Captions, FigureSpec
 from headscape.studies.train.result import TrainResult
-from headscape.studies.work.series import bars, line
+from headscape.studies.work.series import bars, curve, line
 
 __all__ = ["TITLE", "figures", "paper_tables", "shown_table"]
 
@@ -25,9 +25,11 @@ TITLE = "Kinds of attention, trained alike"
 
 def figures(r: TrainResult) -> list[FigureSpec]:
     """Table, differences, loss curves, learning rates; tokens and attention by layer."""
-    found = [_table(r)]
+    value = "higher is better" if r.images else "lower is better"
+    found = [captions.table("arms", shown_table(r), value=value, pairs=r.pairs, title=TITLE)]
     if "standard" in r.arms and len(r.arms) > 1:
-        found.append(_differences(r))
+        changes = {base_arm(arm).title: r.difference(arm) for arm in r.arms if arm != "standard"}
+        found.append(captions.figure("scores", bars(changes), value=value, unit=r.unit))
     found += [_curves(r), *([_rates(r)] if len(r.settings["rates"]) > 1 else [])]
     found += [_by_layer(r, name) for name in ("similarity", "residual", "rank")] + [_course(r), _entropy(r)]
     found += [_learned(r)] if r.heads["alpha"].notna().any() else []
@@ -84,33 +86,13 @@ def _span(row: Mapping[Any, Any], name: str, digits: int) -> str:
     return "" if np.isnan(low) else f" [{low:.{digits}g}, {high:.{digits}g}]"
 
 
-def _better(r: TrainResult) -> str:
-    return "higher is better" if r.images else "lower is better"
-
-
-def _table(r: TrainResult) -> FigureSpec:
-    return captions.table("arms", shown_table(r), value=_better(r), pairs=r.pairs, title=TITLE)
-
-
-def _differences(r: TrainResult) -> FigureSpec:
-    changes = {base_arm(arm).title: r.difference(arm) for arm in r.arms if arm != "standard"}
-    return captions.figure(
-        "scores",
-        bars(changes),
-        value=_better(r),
-        unit=r.unit,
-    )
-
-
 def _curves(r: TrainResult) -> FigureSpec:
     series = []
     for arm in r.arms:
         rows = r.curves[(r.curves["arm"] == arm) & (r.curves["rate"] == r.rate(arm))]
         found = rows.groupby("step")["valid"].agg(["mean", "min", "max"])
         y, low, high = (found[name].to_numpy() for name in ("mean", "min", "max"))
-        series.append(
-            {"name": base_arm(arm).title, "x": found.index.to_numpy(), "y": y, "low": low, "high": high, "range": True}
-        )
+        series.append(curve(base_arm(arm).title, found.index.to_numpy(), y, low=low, high=high, range=True))
     return captions.lines("curves", series, value="image" if r.images else "token")
 
 
@@ -128,22 +110,17 @@ def _rates(r: TrainResult) -> FigureSpec:
         whole = losses.dropna().mean(axis=1)
         name, x = base_arm(arm).title, first.index.to_numpy()
         if several:
-            series.append({"name": f"{name}, all seeds", "x": whole.index.to_numpy(), "y": whole.to_numpy()})
+            series.append(curve(f"{name}, all seeds", whole.index.to_numpy(), whole.to_numpy()))
             name += ", first seed"
-        series.append({"name": name, "x": x, "y": first.to_numpy(), "dash": "dot" if several else None})
+        series.append(curve(name, x, first.to_numpy(), "dot" if several else None))
     short = f"runs of {r.settings['search_steps']} steps with the first seed"
     first_only = f"Validation loss at each rate tried, in {short}; each arm takes its lowest."
     finals = f"the best {r.settings['finalists']} rates of each arm were run with all {len(seeds)} seeds"
-    return captions.lines(
-        "rates",
-        series,
-        read=f"Validation loss at each rate tried. By {short} (dotted) {finals}; each arm takes the lowest mean (solid)."
-        if several
-        else first_only,
-        caveat="Arms with flat curves could equally well have taken a neighbouring rate."
-        if several
-        else "One seed chooses: arms with flat curves could equally well have taken a neighbouring rate.",
-    )
+    flat = "arms with flat curves could equally well have taken a neighbouring rate."
+    if not several:
+        return captions.lines("rates", series, read=first_only, caveat=f"One seed chooses: {flat}")
+    read = f"Validation loss at each rate tried. By {short} (dotted) {finals}; each arm takes the lowest mean (solid)."
+    return captions.lines("rates", series, read=read, caveat=flat.capitalize())
 
 
 BOUNDS = {"similarity": (-1.0, 1.0), "residual": (0.0, 1.0), "rank": (1.0, math.inf)}

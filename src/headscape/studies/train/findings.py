@@ -38,8 +38,12 @@ def findings(r: TrainResult) -> list[Finding]:
 
 def usable(r: TrainResult) -> Judgement:
     """Whether standard attention clearly beats the strongest baseline: otherwise comparisons are meaningless."""
-    own, name, reached = mean_interval(r.scores("standard")), r.rival, r.baselines[r.strongest]
-    return judge(own, above=reached, control=name) if r.images else judge(own, below=reached, control=name)
+    return _beyond(r, mean_interval(r.scores("standard")), r.baselines[r.strongest], r.rival)
+
+
+def _beyond(r: TrainResult, score: Interval, other: float, control: str) -> Judgement:
+    """Whether a score is better than another: higher of images, lower of text."""
+    return judge(score, **{"above" if r.images else "below": other}, control=control)
 
 
 def _usable(r: TrainResult) -> Finding:
@@ -77,8 +81,7 @@ def _wanted(r: TrainResult) -> Finding:
 
 def _better(r: TrainResult, change: Interval, control: str) -> Judgement:
     """Whether a change is for the better."""
-    verdict = judge(change, above=0.0, control=control) if r.images else judge(change, below=0.0, control=control)
-    return _unless_useless(r, verdict, change)
+    return _unless_useless(r, _beyond(r, change, 0.0, control), change)
 
 
 def _unless_useless(r: TrainResult, verdict: Judgement, statistic: Interval) -> Judgement:
@@ -123,7 +126,7 @@ def _given_skip(r: TrainResult, both: str, skip: str) -> Finding:
 def _tokens(r: TrainResult, arm: str) -> Finding:
     """Whether aligned tokens that standard attention has are gone; by seed, in the layer that has most of them."""
     worst = r.last[r.last["layer"] > 0].groupby(["arm", "seed"])["aligned"].max()
-    standard, both = (_share(worst[name]) for name in ("standard", arm))
+    standard, both = (student_interval(worst[name]).within(0, 1) for name in ("standard", arm))
     there = judge(standard, above=COLLAPSED, control="a group of aligned tokens")
     verdict = judge(both, below=COLLAPSED, control="a group of aligned tokens")
     if there.verdict != "holds":
@@ -135,11 +138,6 @@ def _tokens(r: TrainResult, arm: str) -> Finding:
     """
     figure = "violins" if arm == r.kinds("both")[0] else "similarity"
     return on_claim("train.tokens", verdict, rest, figure, which=_which(arm))
-
-
-def _share(values: pd.Series[float]) -> Interval:
-    """The mean of shares, with what of its interval a share can be."""
-    return student_interval(values).within(0, 1)
 
 
 def _entropy(r: TrainResult, arm: str) -> Finding:
@@ -170,8 +168,7 @@ def _cautions(r: TrainResult) -> list[Finding]:
     rates = sorted(r.settings["rates"])
     found = []
     edge = [f"{a} ({r.rate(a):g})" for a in r.arms if len(rates) > 1 and r.rate(a) in (rates[0], rates[-1])]
-    unsure = _unsure(r)
-    if unsure:
+    if unsure := _unsure(r):
         found.append(Finding(unsure, "rates"))
     if edge:
         text = f"The best learning rate lies at the edge of those tried for {', '.join(edge)}: try more."

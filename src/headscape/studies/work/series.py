@@ -1,4 +1,4 @@
-"""Lines of a figure: values with their intervals, and reference lines."""
+"""Parts of figures: lines and bars with their intervals, reference lines, points that are heads."""
 
 from __future__ import annotations
 
@@ -7,10 +7,11 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+import pandas as pd
 
 from headscape.intervals import Interval
 
-__all__ = ["bars", "level", "line"]
+__all__ = ["bars", "curve", "heads_as_points", "level", "line"]
 
 
 def line(name: str, x: npt.ArrayLike, ends: Sequence[Interval], dash: str | None = None) -> dict[str, Any]:
@@ -33,6 +34,18 @@ def _ends(ends: Sequence[Interval]) -> dict[str, Any]:
     return {name: np.array([getattr(end, name) for end in shown]) for name in ("low", "high", "n")}
 
 
+def curve(name: str, x: npt.ArrayLike, y: npt.ArrayLike, dash: str | None = None, **more: Any) -> dict[str, Any]:
+    """A line that has no interval."""
+    return {"name": name, "x": x, "y": y, **more} | ({"dash": dash} if dash else {})
+
+
 def level(name: str, x: npt.ArrayLike, y: float) -> dict[str, Any]:
     """A dotted reference line at a height."""
-    return {"name": name, "x": np.asarray(x), "y": np.full(np.shape(x), y), "dash": "dot"}
+    return curve(name, np.asarray(x), np.full(np.shape(x), y), "dot")
+
+
+def heads_as_points(heads: pd.DataFrame, x: str, y: str, group: Sequence[str]) -> dict[str, Any]:
+    """The data of a figure of kind "scatter": two columns of a table of heads, with the name and group of every head."""
+    places = zip(heads["block"], heads["layer"], heads["head"], strict=True)
+    names = [f"{block}.{layer}.{head}" for block, layer, head in places]
+    return {"x": heads[x].to_numpy(), "y": heads[y].to_numpy(), "names": names, "group": list(group)}
