@@ -18,6 +18,7 @@ __all__ = [
     "geometric_interval",
     "jackknife",
     "mean_interval",
+    "mean_of_pairs",
     "median_interval",
     "of_draws",
     "share_change",
@@ -259,6 +260,20 @@ def jackknife(statistic: Callable[[npt.NDArray[np.intp]], float], n: int) -> Int
     if not np.isfinite(without).all():
         return Interval(whole, n=n, why=TOO_FEW)
     return _about(whole, n * whole - (n - 1) * without, skewed=False)
+
+
+def mean_of_pairs(matrix: npt.NDArray[np.float64]) -> Interval:
+    """Mean over pairs of different inputs of a symmetric matrix (n, n), with its interval over inputs, not pairs.
+
+    >>> str(mean_of_pairs(np.ones((8, 8))))
+    '1 (n = 8, all inputs agree, so no interval)'
+    """
+
+    def mean(chosen: npt.NDArray[np.intp]) -> float:
+        pairs = matrix[np.ix_(chosen, chosen)][np.triu_indices(len(chosen), 1)]
+        return float(pairs.mean()) if len(pairs) else NAN
+
+    return jackknife(mean, len(matrix))
 
 
 @cache

@@ -21,6 +21,7 @@ __all__ = [
     "HeadId",
     "Kind",
     "MaskKind",
+    "as_probabilities",
     "block_bounds",
     "block_labels",
     "check_finite",
@@ -69,6 +70,13 @@ class HeadId(NamedTuple):
         if not block and len(blocks) > 1:
             raise InputError(f"head {text} needs its block, one of {', '.join(blocks)}")
         return cls(name, *place)
+
+
+def as_probabilities(approximation: npt.NDArray[Any], present: npt.NDArray[np.bool_]) -> npt.NDArray[Any]:
+    """Clip rows (query, key, ...) at 0 and divide them by their sums over present keys; one with nothing left is uniform."""
+    clipped = np.where(present, np.maximum(approximation, 0.0), 0.0)
+    clipped = np.where(clipped.any(axis=1, keepdims=True), clipped, present)
+    return np.asarray(clipped / clipped.sum(axis=1, keepdims=True))
 
 
 def named_heads(known: Sequence[HeadId], heads: Sequence[HeadId | str] | None) -> list[HeadId]:

@@ -41,6 +41,8 @@ class OrderSettings(NamedTuple):
 _PAPER_MATRIX = OrderSettings(10, 1.0, 0.0)
 _PAPER_TENSOR = OrderSettings(3, 0.0, 1.0)
 _DISTANCES = ("exact", "sketch")
+SILENT = ("n_jobs", "max_memory", "scratch")
+"""Settings that change no byte of a fit."""
 _UPDATES = ("latest", "previous", "published")
 
 

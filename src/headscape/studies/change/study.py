@@ -71,7 +71,7 @@ def compare_prompts(
         pairs: dict[HeadId, tuple[AttentionTensor, AttentionTensor, int]] = {}
         for block in captured.blocks:
             A, B = (captured.tensor(i, block) for i in (first, second))
-            frame = _frame(A, B)
+            frame = pd.DataFrame(A.heads, columns=list(HeadId._fields)).assign(change=change_of(A, B))
             frames.append(frame)
             pairs |= {HeadId(block, *A.heads[i][1:]): (A, B, i) for i in _most(frame)}
             steps.one()
@@ -112,10 +112,6 @@ def change_of(A: AttentionTensor, B: AttentionTensor) -> npt.NDArray[np.float64]
     p, q = p[:, key_a], q[:, key_b]
     rest = np.abs(p.sum(axis=1) - q.sum(axis=1))
     return np.asarray(((np.abs(p - q).sum(axis=1) + rest) / 2).mean(axis=0))
-
-
-def _frame(A: AttentionTensor, B: AttentionTensor) -> pd.DataFrame:
-    return pd.DataFrame(A.heads, columns=list(HeadId._fields)).assign(change=change_of(A, B))
 
 
 def _most(frame: pd.DataFrame) -> list[int]:

@@ -10,7 +10,7 @@ __all__ = ["findings"]
 
 def findings(r: ClaimsResult) -> list[Finding]:
     """How many claims of each paper hold. The claims themselves are findings of the studies that test them."""
-    found = []
-    for paper, rows in r.papers().items():
-        found.append(Finding(f"{paper.authors} ({paper.year}): {counted(rows)}.", f"claims-{paper.id}"))
-    return found
+    return [
+        Finding(f"{paper.authors} ({paper.year}): {counted(rows)}.", f"claims-{paper.id}")
+        for paper, rows in r.papers().items()
+    ]

@@ -195,6 +195,8 @@ class _Test:
 
     def result(self, study: str) -> Result:
         """Run a study, or read it where another run holds it."""
+        from headscape.studies import open_result
+
         options = {"random_state": self.facts["seed"], **OPTIONS[self.facts["quick"]].get(study, {}), **self.how}
         run = getattr(import_module(f"headscape.studies.{study}"), study)
         on_run = {"model": self.model, "loader": self.loader, "block": self.facts["block"]}
@@ -210,7 +212,7 @@ class _Test:
             "collapse": lambda: run(self.run, control=self.control, **on_run, **options),
             "table1": lambda: run(self.run, **options),
             "laws": lambda: run(self.run, **options),
-            "train": lambda: _newest(self._paths("train")[0], study),
+            "train": lambda: open_result(self._paths("train")[0], study),
             "prune": lambda: run(self.run, **on_run, **options),
         }
         return make[study]()
@@ -228,9 +230,11 @@ class _Test:
 
     def compared(self, study: str) -> list[Finding]:
         """Findings of earlier, larger studies of the run, for claims that the one made here leaves out."""
+        from headscape.studies import result_class
+
         kept = [one for one in kept_studies(self.run, study) if one.finished is not None]
         larger = [one for one in kept if one.facts.get("settings", {}).get("study") is True]
-        return larger[-1].result(self.run, _kind(study)).findings() if larger else []
+        return larger[-1].result(self.run, result_class(study)).findings() if larger else []
 
 
 def sampled(heads: Sequence[HeadId]) -> list[str]:
@@ -238,18 +242,6 @@ def sampled(heads: Sequence[HeadId]) -> list[str]:
     layers = sorted({head.layer for head in heads})
     kept = {layers[round(i)] for i in np.linspace(0, len(layers) - 1, SAMPLED_LAYERS)}
     return [str(head) for head in heads if head.layer in kept and head.head < SAMPLED]
-
-
-def _kind(study: str) -> type[Result]:
-    from headscape.studies import result_class
-
-    return result_class(study)
-
-
-def _newest(path: Path, study: str) -> Result:
-    from headscape.studies import open_result
-
-    return open_result(path, study)
 
 
 def _tested(test: _Test, study: str, wanted: Sequence[Claim], work: Work) -> list[dict[str, Any]]:

@@ -16,7 +16,7 @@ from headscape.storage import read_arrays
 from headscape.studies.collapse.measures import measure_stored
 from headscape.studies.collapse.result import CollapseResult
 from headscape.studies.collapse.tables import Units, summary_of_units
-from headscape.studies.work.folder import Folder, study_folder
+from headscape.studies.work.folder import Folder, working_folder
 from headscape.studies.work.handing import models_for
 from headscape.studies.work.how import How, Work
 from headscape.studies.work.models import Loader, models_of
@@ -103,10 +103,7 @@ def collapse(
     models = _models(captured, model, control, loader or Loader(say=work.say), random_state, work)
     hashes = captured.content(settings["batches"])
     inputs = hashes | {name: own.fingerprint for name, own in models.items()}
-    with (
-        work.started(None if captured.run is None else captured.run.path),
-        study_folder(captured.run, CollapseResult.study, settings, inputs, work) as folder,
-    ):
+    with working_folder(captured.run, CollapseResult.study, settings, inputs, work) as folder:
         study = _Study(captured, settings, hashes, folder, work)
         result = study.of_model(models) if models else study.of_stored()
         folder.save(result)

@@ -32,7 +32,7 @@ from headscape.storage import read_arrays, write_arrays
 from headscape.studies.collapse.measures import measures
 from headscape.studies.collapse.result import CollapseResult
 from headscape.studies.collapse.tables import summary_of_units
-from headscape.studies.work.folder import study_folder
+from headscape.studies.work.folder import working_folder
 from headscape.studies.work.how import How, Work
 from headscape.studies.work.units import run_units
 from headscape.tensor import HeadId
@@ -78,7 +78,7 @@ def collapse_trained(
         )
     settings = {"arm": arm, "network seed": found.seed, "step": step, "batches": batches, "seed": random_state}
     inputs = {"weights": file_hash(found.weights)}
-    with work.started(opened.path), study_folder(opened, CollapseResult.study, settings, inputs, work) as folder:
+    with working_folder(opened, CollapseResult.study, settings, inputs, work) as folder:
         facts = asdict(found.attention), inputs["weights"], batches, random_state, "with bounds"
         threads = work.threads if work.engine.apart else work.asked_threads
         paths = {name: folder.unit(f"{name}-{arm.replace(' ', '_')}", *facts) for name in VARIANTS}

@@ -23,7 +23,7 @@ from headscape.runs import Run
 from headscape.storage import read_arrays, write_arrays
 from headscape.studies.compare.result import MEASURES, SHUFFLED, CompareResult, bottom_size
 from headscape.studies.compare.runs import UNIT_FREE, OrganizedRun, depth_profile, read_runs
-from headscape.studies.work.folder import study_folder
+from headscape.studies.work.folder import working_folder
 from headscape.studies.work.how import How, Work
 from headscape.studies.work.units import run_units
 
@@ -98,7 +98,7 @@ def compare(
     inputs = {run.name: run.digest for run in found}
     shared = (tuple(Path(path).resolve() for path in runs), tuple(inputs.values()), block)
     # the runs are only read, and units check them
-    with work.started(home), study_folder(home, CompareResult.study, facts, inputs, work) as folder:
+    with working_folder(home, CompareResult.study, facts, inputs, work) as folder:
         units = {}
         for i, j in combinations_with_replacement(range(len(found)), 2):
             path = folder.unit("pair", found[i].digest, found[j].digest, facts["groups"], random_state)

@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any
+
 import numpy as np
+import numpy.typing as npt
 
 from headscape.intervals import mean_interval
 from headscape.results import Finding
-from headscape.studies.compress.result import CompressResult
+from headscape.studies.compress.result import WAYS, CompressResult
 from headscape.studies.work.sentences import on_claim
-from headscape.verdicts import cannot_tell, judge, of_different, strictest
+from headscape.verdicts import Judgement, cannot_tell, judge, of_different, strictest
 
 __all__ = ["findings"]
 
+Array = npt.NDArray[Any]
 KEPT = 0.05
 """Share of numbers at which ways are compared, or the nearest that was tried."""
 CONTROLS = {"permuted": "that with permuted leaves", "natural": "that in the natural order"}
@@ -23,41 +28,34 @@ def findings(r: CompressResult) -> list[Finding]:
 
 
 def _maps(r: CompressResult) -> Finding:
-    own = r.of(r.error, "organized", KEPT)
-    verdict = strictest(
-        *(
-            judge(mean_interval(own - r.of(r.error, way, KEPT)), below=0.0, control=f"less {words}")
-            for way, words in CONTROLS.items()
-        )
-    )
-    e = {
-        way: mean_interval(r.of(r.error, way, KEPT)) for way in ("organized", "natural", "permuted", "svd", "supports")
-    }
+    errors = {way: r.of(r.error, way, KEPT) for way in WAYS}
+    e = {way: mean_interval(values) for way, values in errors.items()}
     rest = f"""
         : with {100 * r.shares[r.nearest(KEPT)]:.3g}% of the numbers, maps rebuilt from the largest Haar coefficients on organized trees are off by
         {e["organized"]} (relative error), in the natural order by {e["natural"].value:.2g}, with permuted leaves by
         {e["permuted"].value:.2g}, from singular values of each head by {e["svd"].value:.2g}, and from the largest supports by
         {e["supports"].value:.2g}.
     """
-    return on_claim("compress.maps", of_different(r.error, verdict), rest, "map-error")
+    return on_claim("compress.maps", _below_controls(r, errors), rest, "map-error")
+
+
+def _below_controls(r: CompressResult, by_way: Mapping[str, Array]) -> Judgement:
+    """Whether organized trees do better than both controls, paired by input."""
+    beside = ((mean_interval(by_way["organized"] - by_way[way]), words) for way, words in CONTROLS.items())
+    verdict = strictest(*(judge(less, below=0.0, control=f"less {words}") for less, words in beside))
+    return of_different(r.error, verdict)
 
 
 def _model(r: CompressResult) -> Finding:
     assert r.change is not None
     c = {way: np.abs(r.of(r.change, way, KEPT)) for way in ("organized", "natural", "permuted", "svd")}
-    verdict = strictest(
-        *(
-            judge(mean_interval(c["organized"] - c[way]), below=0.0, control=f"less {words}")
-            for way, words in CONTROLS.items()
-        )
-    )
     means = {way: mean_interval(values) for way, values in c.items()}
     what = {"loss": "nats of loss", "state": "of the final hidden state"}[r.unit]
     rest = f"""
         : with {100 * r.shares[r.nearest(KEPT)]:.3g}% of the numbers the change is {means["organized"]} {what}; in the natural order
         {means["natural"].value:.2g}, with permuted leaves {means["permuted"].value:.2g}, from singular values {means["svd"].value:.2g}.
     """
-    return on_claim("compress.model", of_different(r.error, verdict), rest, "model-change")
+    return on_claim("compress.model", _below_controls(r, c), rest, "model-change")
 
 
 def _rate(r: CompressResult) -> Finding:

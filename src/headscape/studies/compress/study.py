@@ -17,16 +17,16 @@ from headscape.checks import seed as check_seed
 from headscape.compiled import kernel_threads
 from headscape.errors import InputError
 from headscape.geometry.diffusion import one_blas_thread
-from headscape.geometry.questionnaire import Questionnaire
+from headscape.geometry.questionnaire import SILENT, Questionnaire
 from headscape.runs import Run
 from headscape.storage import read_arrays, write_arrays
 from headscape.studies.compress.result import WAYS, CompressResult
 from headscape.studies.work.engines import LocalEngine
-from headscape.studies.work.folder import study_folder
+from headscape.studies.work.folder import working_folder
 from headscape.studies.work.how import How, Work
 from headscape.studies.work.models import Loader, models_of
 from headscape.studies.work.units import reachable, run_units
-from headscape.tensor import AttentionTensor
+from headscape.tensor import AttentionTensor, as_probabilities
 from headscape.tree import PartitionTree
 from headscape.wavelets.regularity import holder_exponent
 from headscape.wavelets.truncation import truncated, truncated_svd
@@ -89,15 +89,12 @@ def compress(
     captured = open_capture(source)
     captured.need_whole("the compress study")
     chosen, n = captured.block(block), min(batches, len(captured))
-    settings = {k: v for k, v in (questionnaire or Questionnaire()).get_params().items() if k not in _SILENT}
+    settings = {k: v for k, v in (questionnaire or Questionnaire()).get_params().items() if k not in SILENT}
     loader = loader or Loader(say=work.say)
     own, _ = models_of(captured, model, None, loader, random_state, "no change of the loss", work.warn)
     facts = {"block": chosen, "batches": n, "shares": sorted(shares), "seed": random_state, "questionnaire": settings}
     inputs = captured.content(n) | ({} if own is None else {"model": own.fingerprint, "dtype": own.dtype})
-    with (
-        work.started(None if captured.run is None else captured.run.path),
-        study_folder(captured.run, CompressResult.study, facts, inputs, work) as folder,
-    ):
+    with working_folder(captured.run, CompressResult.study, facts, inputs, work) as folder:
         with reachable(captured, work.engine, folder.units) as where:
             units = {}
             for i, number in enumerate(captured.numbers[:n]):
@@ -109,18 +106,13 @@ def compress(
         unit, changes = ("", None) if own is None else _changes(own, captured, facts, files, work)
         result = CompressResult(
             shares=np.array(facts["shares"]),
-            error=np.array([one["error"] for one in found]),
-            raw=np.array([one["raw"] for one in found]),
-            alpha=np.array([one["alpha"] for one in found]),
+            **{name: np.array([one[name] for one in found]) for name in ("error", "raw", "alpha")},
             change=changes,
             unit=unit,
             settings=facts,
         )
         folder.save(result)
     return result
-
-
-_SILENT = ("n_jobs", "max_memory", "scratch")
 
 
 def few_numbers(
@@ -143,10 +135,8 @@ def few_numbers(
 
 
 def as_maps(found: Array, present: Array) -> Array:
-    """Clipped at 0 and each row divided by its sum over present keys; a row with nothing left is uniform."""
-    clipped = np.where(present[..., None], np.maximum(found, 0.0), 0.0)
-    clipped = np.where(clipped.any(axis=1, keepdims=True), clipped, present[..., None])
-    return np.asarray(clipped / clipped.sum(axis=1, keepdims=True), dtype=np.float32)
+    """The maps (query, key, head) that the model is given: `as_probabilities`."""
+    return as_probabilities(found, present[..., None]).astype(np.float32)
 
 
 def _measure(path: Path, source: Capture | Path, i: int, facts: Mapping[str, Any], threads: int) -> None:
@@ -173,9 +163,7 @@ def _exponents(X: AttentionTensor, trees: Sequence[PartitionTree]) -> Array:
     found = np.full(X.shape[2], np.nan)
     for h in range(X.shape[2]):
         try:
-            found[h] = holder_exponent(
-                X.values[..., h], trees[0], trees[1], X.present, noise="none", n_draws=0
-            ).exponent
+            found[h] = holder_exponent(X.values[..., h], *trees[:2], X.present, noise="none", n_draws=0).exponent
         except InputError:
             continue
     return found

@@ -30,7 +30,7 @@ from headscape.statistics.layer import COLUMNS, Reading
 from headscape.storage import read_arrays, write_arrays
 from headscape.studies.gaussian.layer import State, measure_layer, measure_state
 from headscape.studies.gaussian.result import GaussianResult
-from headscape.studies.work.folder import Folder, study_folder
+from headscape.studies.work.folder import Folder, working_folder
 from headscape.studies.work.handing import Handing, models_for
 from headscape.studies.work.how import How, Steps, Work
 from headscape.studies.work.models import Loader, models_of
@@ -117,10 +117,7 @@ def gaussian(
     facts = {"block": chosen, "batches": n, "seed": random_state} | ({"temperatures": True} if temperatures else {})
     asked = _kept(captured, facts) if own is None else _inputs(own, captured, facts)
     models = {name: one.fingerprint for name, one in (("model", own), ("control", other)) if one is not None}
-    with (
-        work.started(None if captured.run is None else captured.run.path),
-        study_folder(captured.run, GaussianResult.study, facts, captured.content(n) | models, work) as folder,
-    ):
+    with working_folder(captured.run, GaussianResult.study, facts, captured.content(n) | models, work) as folder:
         result = _Study(captured, asked, facts, folder, work).run(own, other)
         folder.save(result)
     return result

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 from typing import Any, Unpack
 
@@ -17,7 +18,7 @@ from headscape.statistics.random_forms import aligned_traces, bound_ratios, scor
 from headscape.statistics.softmax import on_sphere, slerp_experiment, softmax_entropy
 from headscape.storage import read_arrays, write_arrays
 from headscape.studies.laws.result import LawsResult
-from headscape.studies.work.folder import study_folder
+from headscape.studies.work.folder import working_folder
 from headscape.studies.work.how import How, Work
 from headscape.studies.work.units import run_units
 
@@ -71,19 +72,17 @@ def laws(
     if not radii or not all(radius > 0 for radius in radii):
         raise InputError(f"radii must be above 0, not {', '.join(map(str, radii)) or 'none'}")
     settings = {"n": n, "radii": list(radii), "draws": draws, "seed": random_state}
-    place = None if run is None else (run.path if isinstance(run, Run) else Path(run)).absolute()
-    with work.started(None if place is None else next(p for p in (place, *place.parents) if p.is_dir())):
-        opened = run if isinstance(run, Run) or run is None else Run.create(run, config={"kind": "laws"})
-        with study_folder(opened, LawsResult.study, settings, {}, work) as folder:
-            units = {
-                name: (folder.unit(name, settings, DRAWN), n, list(radii), draws, random_state)
-                for name in ("chapter5", "chapter6")
-            }
-            for name, unit in units.items():
-                run_units(_CHAPTERS[name], {name: unit}, work, work.stage(name, 1))
-            arrays = {key: array for unit in units.values() for key, array in read_arrays(unit[0])[0].items()}
-            result = LawsResult(arrays, settings)
-            folder.save(result)
+    make = partial(Run.create, config={"kind": "laws"})
+    with working_folder(run, LawsResult.study, settings, {}, work, make) as folder:
+        units = {
+            name: (folder.unit(name, settings, DRAWN), n, list(radii), draws, random_state)
+            for name in ("chapter5", "chapter6")
+        }
+        for name, unit in units.items():
+            run_units(_CHAPTERS[name], {name: unit}, work, work.stage(name, 1))
+        arrays = {key: array for unit in units.values() for key, array in read_arrays(unit[0])[0].items()}
+        result = LawsResult(arrays, settings)
+        folder.save(result)
     return result
 
 

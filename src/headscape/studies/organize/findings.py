@@ -7,11 +7,10 @@ from typing import Any
 import numpy as np
 
 from headscape.geometry.diffusion import markov_spectrum
-from headscape.intervals import Interval, another, mean_interval, of_draws
+from headscape.intervals import Interval, another, mean_interval, mean_of_pairs, of_draws
 from headscape.results import Finding
 from headscape.roles import MIXED, role_name
 from headscape.studies.organize.result import OrganizeResult
-from headscape.studies.organize.stability import mean_of_pairs
 from headscape.studies.work.sentences import on_claim
 from headscape.verdicts import Judgement, cannot_tell, judge, of_different
 

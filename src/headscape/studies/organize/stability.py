@@ -8,9 +8,9 @@ import numpy as np
 import numpy.typing as npt
 from scipy.stats import chi2, hypergeom, rankdata
 
-from headscape.intervals import Interval, jackknife
+from headscape.intervals import Interval, mean_of_pairs
 
-__all__ = ["Stability", "kendall_w", "mean_of_pairs", "overlaps", "stability"]
+__all__ = ["Stability", "kendall_w", "overlaps", "stability"]
 
 FloatArray = npt.NDArray[np.float64]
 
@@ -91,20 +91,6 @@ def overlaps(sets: npt.NDArray[np.bool_]) -> FloatArray:
     return np.asarray(both / (sizes[:, None] + sizes[None, :] - both))
 
 
-def mean_of_pairs(matrix: FloatArray) -> Interval:
-    """Mean over pairs of different batches of a symmetric matrix (n_batch, n_batch), with its interval over batches.
-
-    >>> str(mean_of_pairs(np.ones((8, 8))))
-    '1 (n = 8, all inputs agree, so no interval)'
-    """
-
-    def mean(chosen: npt.NDArray[np.intp]) -> float:
-        pairs = matrix[np.ix_(chosen, chosen)][np.triu_indices(len(chosen), 1)]
-        return float(pairs.mean()) if len(pairs) else float("nan")
-
-    return jackknife(mean, len(matrix))
-
-
 def stability(values: npt.ArrayLike, measure: str, share: float = 0.1) -> Stability:
     """Measure stability of values (n_batch, n_head): counts, Jaccard overlap and Kendall's W.
 
@@ -119,14 +105,5 @@ def stability(values: npt.ArrayLike, measure: str, share: float = 0.1) -> Stabil
     common = np.arange(n + 1)  # how many heads two random sets have in common
     chance = float(hypergeom.pmf(common, n_heads, n, n) @ (common / (2 * n - common)))
     w, p = kendall_w(x)
-    return Stability(
-        measure,
-        n_batches,
-        n,
-        low.sum(axis=0),
-        high.sum(axis=0),
-        overlaps(low),
-        chance,
-        w,
-        p,
-    )
+    counts = low.sum(axis=0), high.sum(axis=0)
+    return Stability(measure, n_batches, n, *counts, overlaps(low), chance, w, p)

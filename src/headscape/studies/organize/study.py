@@ -17,7 +17,7 @@ from headscape.studies.organize.heads import asked
 from headscape.studies.organize.result import OrganizeResult
 from headscape.studies.organize.summary import summarize
 from headscape.studies.organize.units import Arrays, measure_batch, n_basis_of, read_batch, tensor_shape, unit_memory
-from headscape.studies.work.folder import Folder, Kept, study_folder
+from headscape.studies.work.folder import Folder, Kept, working_folder
 from headscape.studies.work.how import How, Work
 from headscape.studies.work.models import Loader, models_of
 from headscape.studies.work.units import reachable, run_units
@@ -112,10 +112,7 @@ def organize(
     }
     if isinstance(control, Sequence):  # drawn ones follow from the first and the seed
         inputs |= {f"control {i}": one.fingerprint for i, one in enumerate(control) if i}
-    with (
-        work.started(None if captured.run is None else captured.run.path),
-        study_folder(captured.run, OrganizeResult.study, facts, inputs, work) as folder,
-    ):
+    with working_folder(captured.run, OrganizeResult.study, facts, inputs, work) as folder:
         batches, controls = _measured(captured, facts, settings, draws, folder, work)
         error = max(float(found["sketch_error"][2]) for found in batches)
         if error > 0:

@@ -27,10 +27,10 @@ from headscape.storage import read_arrays
 from headscape.studies.prompt.result import PromptResult
 from headscape.studies.prompt.sweep import ask, check_sweep, sweep_of
 from headscape.studies.prompt.text import Entry, Layout, chat_text, choose_shots, find_entry, plain_text, read_table
-from headscape.studies.work.folder import study_folder
+from headscape.studies.work.folder import working_folder
 from headscape.studies.work.handing import models_for
 from headscape.studies.work.how import How, Work
-from headscape.studies.work.models import Loader, model_place, model_run
+from headscape.studies.work.models import Loader, model_run
 from headscape.studies.work.units import run_units
 
 if TYPE_CHECKING:
@@ -150,12 +150,9 @@ def prompt(
     inputs = {name: one.fingerprint for name, one in models.items()} | {"dtype": model.dtype}
     solved = [t.with_answer(before + e.clue) for t, e in zip(texts, targets, strict=True)]
     task = Task(texts, solved, permutations, random_state, work.threads)
-    place = model_place(model, run)
+    make = model_run(model, run, "prompt", random_state)
     swept = facts | ({"sweep": list(sweep)} if sweep else {})
-    with (
-        work.started(place),
-        study_folder(model_run(model, run, "prompt", random_state), PromptResult.study, swept, inputs, work) as folder,
-    ):
+    with working_folder(run, PromptResult.study, swept, inputs, work, make) as folder:
         found = _measured(models, alphas, task, lambda version: folder.unit("version", facts, inputs, version), work)
         if sweep:
             found["sweep"] = sweep_of(models, asked, lambda *one: folder.unit("sweep", swept, inputs, one), work)

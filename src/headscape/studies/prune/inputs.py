@@ -108,13 +108,9 @@ class Prepared:
     ) -> dict[str, Fitted]:
         """Fit the compensation of removed heads, and heal it by some steps of distillation."""
         moments = None if compensation == "none" else self.evidence.moments
-        network = self.evidence.network
+        network, samples = self.evidence.network, self.healing or self.evidence.fit
         fitted = fit_compensation(network, select_heads(network, heads), moments, compensation)
-        return (
-            heal(network, fitted, self.healing or self.evidence.fit, steps, self.evidence.seed, step)
-            if steps
-            else fitted
-        )
+        return heal(network, fitted, samples, steps, self.evidence.seed, step) if steps else fitted
 
 
 def prepare_inputs(pruning: Pruning, model: Model, captured: Capture) -> Prepared:

@@ -238,10 +238,6 @@ def _contents(captured: Capture, pruning: Pruning, given: Mapping[str, Any]) -> 
     return captured.content() | dict(pruning.data) | weights | scores
 
 
-def _nothing() -> None:
-    """No step to count."""
-
-
 def _plain(budget: float | Mapping[str, float] | None) -> dict[str, float] | float | None:
     """A budget for every ability, or by ability."""
     if budget is None:
@@ -356,9 +352,8 @@ def _run(evaluations: Evaluations, request: _Request, given: Mapping[str, FloatA
         judged += rivals(ranking, name, compensation, proposal, request.study)
     steps = request.heal if proposal else 0
     pruning = replace(evaluations.pruning, heads=proposal, compensation=compensation, heal=steps)
-    fitted = live.fit(
-        proposal, compensation, steps, evaluations.work.stage("healing", steps).one if steps else _nothing
-    )
+    healing = (steps, evaluations.work.stage("healing", steps).one) if steps else ()
+    fitted = live.fit(proposal, compensation, *healing)
     judged += healed(evaluations, proposal, compensation, fitted) if steps else []
     on = "judge" if judged else "choose"
     return PruneResult(

@@ -5,10 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import pandas as pd
 
-from headscape.intervals import Interval, exactly, jackknife, mean_interval
+from headscape.intervals import Interval, exactly, mean_interval, mean_of_pairs
 from headscape.results import Finding
 from headscape.roles import MIXED, ROLES
 from headscape.studies.series.result import SeriesResult
@@ -70,12 +69,7 @@ def _between_inputs(r: SeriesResult) -> Interval:
     """How far the scores of the last checkpoint differ between two inputs, over all pairs; n counts inputs, not pairs."""
     scores = r.scores[-1].swapaxes(0, 1)  # (n_batch, n_role, n_head)
     apart = np.array([np.abs(scores - one).mean(axis=(1, 2)) for one in scores])
-
-    def mean(chosen: npt.NDArray[np.intp]) -> float:
-        pairs = apart[np.ix_(chosen, chosen)][np.triu_indices(len(chosen), 1)]
-        return float(pairs.mean()) if len(pairs) else float("nan")
-
-    return jackknife(mean, len(apart)).within(0, np.inf)
+    return mean_of_pairs(apart).within(0, np.inf)
 
 
 def _moving(r: SeriesResult) -> Finding:

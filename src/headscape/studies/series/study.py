@@ -22,7 +22,7 @@ from headscape.geometry.questionnaire import Questionnaire
 from headscape.roles import BatchRoles, assign_roles, batch_roles, role_table
 from headscape.storage import read_arrays, write_arrays
 from headscape.studies.series.result import ENTROPIES, SeriesResult
-from headscape.studies.work.folder import study_folder
+from headscape.studies.work.folder import working_folder
 from headscape.studies.work.how import How, Work
 from headscape.studies.work.units import run_units
 from headscape.tensor import AttentionTensor, HeadId
@@ -84,7 +84,7 @@ def series(
     settings = {"steps": list(found), "block": name, "batches": n_batches, "seed": random_state}
     contents = [digest(each.content(n_batches)) for each in captured]
     inputs = {path.name: content for path, content in zip(found.values(), contents, strict=True)}
-    with work.started(home), study_folder(home, SeriesResult.study, settings, inputs, work) as folder:
+    with working_folder(home, SeriesResult.study, settings, inputs, work) as folder:
         last = (list(found.values())[-1].resolve(), name, random_state)
         trees = folder.unit("trees", contents[-1], name, random_state)
         run_units(_organize, {"trees of the last checkpoint": (trees, *last)}, work, work.stage("organizing", 1))

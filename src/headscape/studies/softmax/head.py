@@ -14,6 +14,7 @@ from scipy.special import logsumexp
 from headscape.errors import InputError
 from headscape.geometry.matrix import organize_matrix
 from headscape.geometry.questionnaire import Questionnaire
+from headscape.tensor import as_probabilities
 from headscape.tree import PartitionTree
 from headscape.wavelets.paraproduct import Averages, Paraproduct
 from headscape.wavelets.regularity import holder_constants, holder_exponent, mixed_difference
@@ -82,14 +83,6 @@ def log_attention(scores: npt.ArrayLike, present: BoolArray) -> FloatArray:
         raise InputError(f"query {int(np.argmin(present.any(axis=1)))} has no key to attend to")
     g = masked - logsumexp(masked, axis=1, keepdims=True)
     return np.where(present, g, np.nan)
-
-
-def as_probabilities(approximation: FloatArray, present: BoolArray) -> FloatArray:
-    """Clip an approximation at 0 and divide rows by their sums; a row with nothing left becomes uniform."""
-    clipped = np.where(present, np.maximum(approximation, 0.0), 0.0)
-    clipped = np.where(clipped.any(axis=1, keepdims=True), clipped, present)
-    total: FloatArray = clipped.sum(axis=1, keepdims=True)
-    return clipped / total
 
 
 def organize(g: FloatArray, present: BoolArray, settings: Mapping[str, Any]) -> Trees:

@@ -17,14 +17,14 @@ from headscape.checks import finite, integer, positive
 from headscape.checks import seed as check_seed
 from headscape.compiled import free_threads
 from headscape.errors import InputError
-from headscape.geometry.questionnaire import Questionnaire
+from headscape.geometry.questionnaire import SILENT, Questionnaire
 from headscape.intervals import mean_interval
 from headscape.runs import Run
 from headscape.studies.softmax.head import COLUMNS, Head, as_probabilities, log_attention, organize
 from headscape.studies.softmax.result import ALL_VARIANTS, HEAD_VARIANTS, SoftmaxResult, standing
 from headscape.studies.softmax.units import Layer, change_all, change_layer, measure_layer, read_unit, trees_of
 from headscape.studies.work.engines import LocalEngine
-from headscape.studies.work.folder import Folder, study_folder
+from headscape.studies.work.folder import Folder, working_folder
 from headscape.studies.work.how import How, Work
 from headscape.studies.work.models import Loader, models_of
 from headscape.studies.work.sentences import ENOUGH
@@ -40,8 +40,6 @@ __all__ = ["check_scores", "head_maps", "softmax"]
 Array = npt.NDArray[Any]
 SHOWN = 3
 """Heads drawn when none are named: the one closest to softmax, the median and the farthest."""
-SILENT = ("n_jobs", "max_memory", "scratch")
-"""Settings of the questionnaire that change no byte."""
 
 
 def softmax(
@@ -115,10 +113,7 @@ def softmax(
     samples = [] if own is None else _samples(own, captured, chosen_block)
     named = {"model": own, "control": other}
     inputs = captured.content(n) | {k: [one.fingerprint, one.dtype] for k, one in named.items() if one is not None}
-    with (
-        work.started(None if captured.run is None else captured.run.path),
-        study_folder(captured.run, SoftmaxResult.study, facts, inputs, work) as folder,
-    ):
+    with working_folder(captured.run, SoftmaxResult.study, facts, inputs, work) as folder:
         study = _Study(captured, chosen, n, facts, folder)
         maps = study.measured(work)
         controls = [] if other is None else study.control(other, work)

@@ -28,10 +28,10 @@ from headscape.statistics.alignment import (
 from headscape.storage import read_arrays, write_arrays
 from headscape.studies.spectra.result import SpectraResult
 from headscape.studies.work.engines import LocalEngine
-from headscape.studies.work.folder import Folder, study_folder
+from headscape.studies.work.folder import Folder, working_folder
 from headscape.studies.work.handing import models_for
 from headscape.studies.work.how import How, Work
-from headscape.studies.work.models import model_place, model_run
+from headscape.studies.work.models import model_run
 from headscape.studies.work.units import run_units
 
 if TYPE_CHECKING:
@@ -97,17 +97,11 @@ def spectra(
     if not any(part.kind == "q" for part in parts):
         why = f"{skipped[0].place}, {skipped[0].why}"
         raise InputError(f"no query and key maps of {model.source} are understood: {why}")
-    place = model_place(model, run)
+    make = model_run(model, run, "weights", random_state)
     facts = {"source": model.source, "dtype": model.dtype, "rotations": rotations, "seed": random_state}
     facts["quantized"] = model.quantized
     inputs = {"model": model.fingerprint, "control": None if control is None else control.fingerprint}
-    with (
-        work.started(place),
-        study_folder(
-            model_run(model, run, "weights", random_state), SpectraResult.study, facts, inputs, work
-        ) as folder,
-        one_blas_thread(),
-    ):
+    with working_folder(run, SpectraResult.study, facts, inputs, work, make) as folder, one_blas_thread():
         own = _units(model, parts, folder, "layer")
         initial = {} if control is None else _units(control, parts, folder, "control-layer")
         models, to_do = models_for(work, {"layer": model} | ({} if control is None else {"control-layer": control}))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import asdict
+from functools import partial
 from itertools import product
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Unpack
@@ -20,7 +21,7 @@ from headscape.errors import InputError
 from headscape.runs import Run
 from headscape.storage import read_arrays, write_arrays
 from headscape.studies.table1.result import Table1Result
-from headscape.studies.work.folder import study_folder
+from headscape.studies.work.folder import working_folder
 from headscape.studies.work.how import How, Work
 from headscape.studies.work.units import run_units
 
@@ -79,22 +80,20 @@ def table1(
     threads = work.threads if work.engine.apart else work.asked_threads
     settings = {"seeds": seeds, "images": images, "depth": depth, "alpha": alpha, "alpha_hidden": alpha_hidden}
     settings["seed"] = random_state
-    place = None if run is None else (run.path if isinstance(run, Run) else Path(run)).absolute()
-    with work.started(place):
-        opened = run if isinstance(run, Run) or run is None else Run.create(run, config={"kind": "table1"})
-        with study_folder(opened, Table1Result.study, settings, {}, work) as folder:
-            units = {}
-            for setting, variants in networks.items():
-                for variant, config in variants.items():
-                    for k in range(seeds):
-                        start = k * images % (len(pictures) - images + 1)
-                        facts = asdict(config), start, images, random_state + k, ALONG
-                        path = folder.unit(f"{config.weights}-{config.skip:d}-{config.alpha_hidden:g}-{k:04d}", *facts)
-                        unit = path, config, pictures[start : start + images], random_state + k, k == 0, threads
-                        units[f"{setting}, {variant}, seed {k}"] = unit
-            run_units(_network, units, work, work.stage("networks", len(units)))
-            result = _summarize(networks, [read_arrays(unit[0])[0] for unit in units.values()], settings)
-            folder.save(result)
+    make = partial(Run.create, config={"kind": "table1"})
+    with working_folder(run, Table1Result.study, settings, {}, work, make) as folder:
+        units = {}
+        for setting, variants in networks.items():
+            for variant, config in variants.items():
+                for k in range(seeds):
+                    start = k * images % (len(pictures) - images + 1)
+                    facts = asdict(config), start, images, random_state + k, ALONG
+                    path = folder.unit(f"{config.weights}-{config.skip:d}-{config.alpha_hidden:g}-{k:04d}", *facts)
+                    unit = path, config, pictures[start : start + images], random_state + k, k == 0, threads
+                    units[f"{setting}, {variant}, seed {k}"] = unit
+        run_units(_network, units, work, work.stage("networks", len(units)))
+        result = _summarize(networks, [read_arrays(unit[0])[0] for unit in units.values()], settings)
+        folder.save(result)
     return result
 
 

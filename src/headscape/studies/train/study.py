@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, replace
+from functools import partial
 from itertools import product
 from pathlib import Path
 from typing import Any, TypeVar, Unpack
@@ -30,7 +31,7 @@ from headscape.studies.train.baselines import run_baselines
 from headscape.studies.train.data import Data, TextData, check_source, image_data, text_data
 from headscape.studies.train.loop import AUTOCAST, Plan, Trial, run_trial
 from headscape.studies.train.result import TrainResult
-from headscape.studies.work.folder import Folder, study_folder
+from headscape.studies.work.folder import Folder, working_folder
 from headscape.studies.work.how import How, Steps, Work
 from headscape.studies.work.units import run_units
 
@@ -155,15 +156,13 @@ def train(
         **{"arms": list(attention), "rates": list(tried), "seeds": [random_state + k for k in range(seeds)]},
         **{"finalists": min(finalists, len(tried)), "search_steps": search_steps or made.steps},
     }
-    path = Path(out).absolute()
     config = {"kind": "train", "name": name, "network": asdict(made.network)}
-    with work.started(path):
-        run = Run.create(out, config=config, inputs=data.about)
-        with study_folder(run, TrainResult.study, settings, {"data": data.about}, work) as folder:
-            logs, best, baselines = _compared(folder, made, data, attention, settings, work)
-            about = data.about | ({"bytes_a_token": data.bytes_a_token} if isinstance(data, TextData) else {})
-            result = TrainResult.of_logs(logs, best, baselines, settings, about)
-            folder.save(result)
+    make = partial(Run.create, config=config, inputs=data.about)
+    with working_folder(out, TrainResult.study, settings, {"data": data.about}, work, make) as folder:
+        logs, best, baselines = _compared(folder, made, data, attention, settings, work)
+        about = data.about | ({"bytes_a_token": data.bytes_a_token} if isinstance(data, TextData) else {})
+        result = TrainResult.of_logs(logs, best, baselines, settings, about)
+        folder.save(result)
     return result
 
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import shutil
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -25,7 +25,7 @@ from headscape.runs import Run
 from headscape.storage import LOCK, read_json, write_json, writes_to
 from headscape.studies.work.how import Work
 
-__all__ = ["Folder", "Kept", "kept_studies", "newest_by_block", "study_folder"]
+__all__ = ["Folder", "Kept", "kept_studies", "newest_by_block", "study_folder", "working_folder"]
 
 UNITS = "units"
 KEY_LETTERS = 12
@@ -90,6 +90,23 @@ def study_folder(
         if not (folder.path / "study.json").is_file():
             write_json(folder.path / "study.json", {"format": FORMAT, "study": study, **plain})
         yield folder
+
+
+@contextmanager
+def working_folder(
+    run: Run | str | Path | None,
+    study: str,
+    settings: Mapping[str, Any],
+    inputs: Mapping[str, Any],
+    work: Work,
+    make: Callable[[Path], Run] | None = None,
+) -> Iterator[Folder]:
+    """`study_folder`, with the engine ready for units that work there; then, not before, `make` makes a run from its path."""
+    home = run.path if isinstance(run, Run) else None if run is None else Path(run)
+    with work.started(home):
+        place = make(home) if make is not None and home is not None and not isinstance(run, Run) else home
+        with study_folder(run if isinstance(run, Run) else place, study, settings, inputs, work) as folder:
+            yield folder
 
 
 def _refuse_other(home: Path, study: str, plain: Mapping[str, Any]) -> None:

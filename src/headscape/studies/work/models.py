@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,7 @@ from headscape.errors import InputError
 from headscape.runs import Run
 from headscape.studies.work.how import Say
 
-__all__ = ["Loader", "model_place", "model_run", "models_of"]
+__all__ = ["Loader", "model_run", "models_of"]
 
 ARCHITECTURE = ("family", "task", "n_parameters", "n_kv_heads", "max_tokens")
 
@@ -115,21 +116,11 @@ def models_of(
     return own, other
 
 
-def model_place(model: Model, run: Run | str | Path | None) -> Path | None:
-    """Where the run of a study that reads a model and no capture is or will be; an `InputError` if it is of another model."""
-    if run is None:
-        return None
-    path = run.path if isinstance(run, Run) else Path(run)
-    there = Run.open(path) if (path / "run.json").exists() else None
+def model_run(model: Model, run: Run | str | Path | None, kind: str, seed: int) -> Callable[[Path], Run]:
+    """What opens or makes the run of a study that reads a model and no capture; `InputError` if it is of another model."""
+    path = run.path if isinstance(run, Run) else None if run is None else Path(run)
+    there = Run.open(path) if path is not None and (path / "run.json").exists() else None
     if there is not None and there.meta.get("model", {}).get("fingerprint", model.fingerprint) != model.fingerprint:
         raise InputError(f"{path} is a run of {there.model_source}, not of {model.source}; name another directory")
-    return path.resolve()
-
-
-def model_run(model: Model, run: Run | str | Path | None, kind: str, seed: int) -> Run | None:
-    """That run, made if it does not exist; None for None, where nothing is kept."""
-    if run is None or isinstance(run, Run):
-        return run
-    if (Path(run) / "run.json").exists():
-        return Run.open(run)
-    return Run.create(run, config={"kind": kind, "seed": seed}, model=model.describe(), inputs={})
+    made = partial(Run.create, config={"kind": kind, "seed": seed}, model=model.describe(), inputs={})
+    return made if there is None else Run.open
