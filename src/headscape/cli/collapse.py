@@ -38,8 +38,8 @@ class Table1:
             "--table1", help="Instead of a model: attention-only networks, as in table 1 of Masumura and Taki (2025)."
         ),
     ] = False
-    seeds: Annotated[int, typer.Option(help="For table 1: how many networks.", min=1, max=1000)] = 10
-    depth: Annotated[int, typer.Option(help="For table 1: layers.", min=1, max=1000)] = 12
+    seeds: Annotated[int, o.count("For table 1: how many networks.", 1, 1000)] = 10
+    depth: Annotated[int, o.count("For table 1: layers.", 1, 1000)] = 12
 
 
 @dataclass(frozen=True)

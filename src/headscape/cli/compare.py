@@ -24,20 +24,14 @@ def compare(
     block: o.Block = None,
     coarsen: Annotated[
         int | None,
-        typer.Option(
-            help="For runs of different lengths: compare maps averaged over this many clusters of tokens, a level of each "
+        o.count(
+            "For runs of different lengths: compare maps averaged over this many clusters of tokens, a level of each "
             "run's trees. 16 works for runs of 40 tokens or more.",
-            min=4,
-            max=o.MANY,
+            4,
         ),
     ] = None,
     draws: Annotated[
-        int,
-        typer.Option(
-            help="At most this many distances per pair of runs: between sqrt(DRAWS) groups of batches of each.",
-            min=20,
-            max=o.MANY,
-        ),
+        int, o.count("At most this many distances per pair of runs: between sqrt(DRAWS) groups of batches of each.", 20)
     ] = 100,
     show: o.Open = False,
     asked: Working = Working(),

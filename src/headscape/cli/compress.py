@@ -18,7 +18,7 @@ def compress(
     shares: Annotated[
         str, typer.Option(help="Shares to test: coefficients kept, over the entries of all maps.")
     ] = "0.5%,1%,2%,5%,10%,20%",
-    batches: Annotated[int, typer.Option(help="How many of the captured contexts to use.", min=1, max=o.MANY)] = 8,
+    batches: Annotated[int, o.count("How many of the captured contexts to use.")] = 8,
     block: o.Block = None,
     use_model: Annotated[
         bool, typer.Option("--model/--no-model", help="Also run the model with the rebuilt maps.")

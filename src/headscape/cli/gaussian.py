@@ -14,10 +14,7 @@ from headscape.cli.shared import finish
 @command(epilog="Example: `headscape gaussian runs/book --random-weights --jobs 2`")
 def gaussian(
     run: o.Run,
-    batches: Annotated[
-        int,
-        typer.Option(help="How many of the captured contexts to use; a verdict needs at least 8.", min=1, max=o.MANY),
-    ] = 10,
+    batches: Annotated[int, o.count("How many of the captured contexts to use; a verdict needs at least 8.")] = 10,
     block: o.Block = None,
     random_weights: o.RandomWeights = False,
     temperatures: Annotated[

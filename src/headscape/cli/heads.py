@@ -29,7 +29,7 @@ def heads(
         str | None,
         typer.Option(help="induction, previous, duplicate, first (sink), self, next, punctuation, local, ..."),
     ] = None,
-    top: Annotated[int, typer.Option(help="How many heads to list per role.", min=1, max=o.MANY)] = 10,
+    top: Annotated[int, o.count("How many heads to list per role.")] = 10,
     block: o.Block = None,
     asked: Ending = Ending(),
 ) -> None:

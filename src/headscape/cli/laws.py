@@ -15,9 +15,9 @@ from headscape.cli.shared import finish, numbers
 @command(epilog="Example: `headscape laws --out runs/laws --dim 100 --radii 1,10`")
 def laws(
     to: Annotated[Path, typer.Option("--out", help="The run directory; resumed when it exists.")] = Path("runs/laws"),
-    dim: Annotated[int, typer.Option(help="Dimension of the vectors.", min=8, max=4096)] = 100,
+    dim: Annotated[int, o.count("Dimension of the vectors.", 8, 4096)] = 100,
     radii: Annotated[str, typer.Option(help="Lengths (norms) of the vectors, comma-separated.")] = "1,10",
-    draws: Annotated[int, typer.Option(help="How many pairs and matrices are drawn.", min=20, max=o.MANY)] = 400,
+    draws: Annotated[int, o.count("How many pairs and matrices are drawn.", 20)] = 400,
     asked: Working = Working(),
 ) -> None:
     """Draw random vectors and matrices and compare with chapters 5 and 6 of Wertich's thesis (2024); no model is needed."""

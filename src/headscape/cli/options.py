@@ -3,12 +3,18 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
 MANY = 1_000_000
 """The largest count a command accepts, so that a typing error is refused before anything is loaded."""
+
+
+def count(about: str, least: int = 1, most: int = MANY) -> Any:
+    """An option that is a whole number."""
+    return typer.Option(help=about, min=least, max=most)
+
 
 Model = Annotated[str, typer.Argument(help="Bundled name, folder, .gguf file or hub id.", metavar="MODEL")]
 Run = Annotated[Path, typer.Argument(help="A run directory.", metavar="RUN")]
@@ -34,8 +40,8 @@ Out = Annotated[
         "--out", help="The run directory, resumed when it exists; by default one under runs/, named after the input."
     ),
 ]
-Tokens = Annotated[int, typer.Option(help="Tokens per context.", min=1, max=MANY)]
-Batches = Annotated[int, typer.Option(help="How many contexts to run, each a batch of its own.", min=1, max=MANY)]
+Tokens = Annotated[int, count("Tokens per context.")]
+Batches = Annotated[int, count("How many contexts to run, each a batch of its own.")]
 Control = Annotated[
     bool, typer.Option("--control/--no-control", help="Measure the same architecture with random weights too.")
 ]
@@ -43,10 +49,7 @@ Stored = Annotated[str, typer.Option("--dtype", help="Number type on disk: float
 Estimate = Annotated[
     bool, typer.Option("--estimate", help="Print the memory, disk and time it would take; write nothing.")
 ]
-Pool = Annotated[
-    int | None,
-    typer.Option(help="Average attention onto POOL x POOL blocks of tokens; for long contexts.", min=1, max=MANY),
-]
+Pool = Annotated[int | None, count("Average attention onto POOL x POOL blocks of tokens; for long contexts.")]
 Block = Annotated[
     str | None, typer.Option(help="Which block of an encoder-decoder: encoder, decoder or decoder.cross.")
 ]
@@ -58,19 +61,10 @@ Drawn = Annotated[
     typer.Option("--heads", help="Heads to draw before and after organizing, as layer.head: 3.7,4.0 or decoder.3.7."),
 ]
 Paper = Annotated[bool, typer.Option("--paper", help="The settings of Fasina et al. (2025) instead of the defaults.")]
-Iterations = Annotated[
-    int | None, typer.Option(help="Iterations of the organizing algorithm, the questionnaire.", min=1, max=1000)
-]
+Iterations = Annotated[int | None, count("Iterations of the organizing algorithm, the questionnaire.", 1, 1000)]
 
-Jobs = Annotated[int, typer.Option(help="How many units of work to run in parallel.", min=1, max=1024)]
-Threads = Annotated[
-    int | None,
-    typer.Option(
-        help="Threads per unit of work; by default the cores shared by the jobs.",
-        min=1,
-        max=1024,
-    ),
-]
+Jobs = Annotated[int, count("How many units of work to run in parallel.", 1, 1024)]
+Threads = Annotated[int | None, count("Threads per unit of work; by default the cores shared by the jobs.", 1, 1024)]
 Engine = Annotated[
     str,
     typer.Option("--engine", help="Where to run: local (processes on this machine) or dask."),
@@ -88,7 +82,7 @@ Resume = Annotated[
         "--resume", help="Stop with an error instead of starting over if settings changed since an earlier run."
     ),
 ]
-Seed = Annotated[int, typer.Option(help="Random seed.", min=0, max=2**63 - 1)]
+Seed = Annotated[int, count("Random seed.", 0, 2**63 - 1)]
 Device = Annotated[
     str,
     typer.Option(

@@ -19,11 +19,9 @@ from headscape.cli.shared import finish, numbers
 def prompt(
     model: o.Model,
     word: Annotated[str, typer.Option(help="The word to write a clue for; its maps are drawn.")] = "Ant",
-    shots: Annotated[int, typer.Option(help="Number of examples before the word.", min=0, max=1000)] = 3,
+    shots: Annotated[int, o.count("Number of examples before the word.", 0, 1000)] = 3,
     table: Annotated[Path | None, typer.Option(help="A CSV with columns word, clue, category.")] = None,
-    prompts: Annotated[
-        int, typer.Option(help="How many words of the category the numbers come from.", min=1, max=1000)
-    ] = 6,
+    prompts: Annotated[int, o.count("How many words of the category the numbers come from.", 1, 1000)] = 6,
     alphas: Annotated[
         str, typer.Option(help="Factors on the spectra of W_q and W_k, comma-separated.")
     ] = "0.5,0.707,1.414,2",

@@ -40,12 +40,7 @@ class Judging:
         str,
         typer.Option(help="Share of the calibration windows that repeat their first half, which preserves copying."),
     ] = "25%"
-    windows: Annotated[
-        int,
-        typer.Option(
-            help="Windows of text to judge on; half as many more are used to choose heads.", min=3, max=o.MANY
-        ),
-    ] = 16
+    windows: Annotated[int, o.count("Windows of text to judge on; half as many more are used to choose heads.", 3)] = 16
 
     @property
     def options(self) -> dict[str, Any]:
@@ -62,7 +57,7 @@ class Searching:
     unit: Annotated[
         str, typer.Option(help="What is removed at a time: head, group (a key/value head with its queries), layer.")
     ] = "auto"
-    evaluations: Annotated[int, typer.Option(help="How many sets of heads the search may try.", min=1, max=o.MANY)] = 8
+    evaluations: Annotated[int, o.count("How many sets of heads the search may try.")] = 8
     criterion: Annotated[
         str,
         typer.Option(
@@ -106,10 +101,9 @@ class Writing:
     numbers: Annotated[str, typer.Option(help="Number type of a GGUF file: f16, q8_0 or q4_1.")] = "f16"
     heal: Annotated[
         int,
-        typer.Option(
-            help="Steps of distillation of the output projections after pruning (40 is a good start, 100 if many heads are removed).",
-            min=0,
-            max=o.MANY,
+        o.count(
+            "Steps of distillation of the output projections after pruning (40 is a good start, 100 if many heads are removed).",
+            0,
         ),
     ] = 0
 
@@ -123,9 +117,7 @@ def prune(
             help="Largest cost allowed for each ability: 1%, or one by one: text=1%,copy=2%,retrieval=5%,task=1%."
         ),
     ] = "1%",
-    heads: Annotated[
-        int | None, typer.Option(help="Remove this many heads instead of searching a budget.", min=1, max=o.MANY)
-    ] = None,
+    heads: Annotated[int | None, o.count("Remove this many heads instead of searching a budget.")] = None,
     writing: Writing = Writing(),
     judging: Judging = Judging(),
     searching: Searching = Searching(),

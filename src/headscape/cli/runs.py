@@ -36,9 +36,7 @@ def capture(
     heads: Annotated[str | None, typer.Option(help="Only these heads, as layer.head: 3.7,4.0 or decoder.3.7.")] = None,
     dtype: o.Stored = "float16",
     pool: o.Pool = None,
-    rows: Annotated[
-        int | None, typer.Option(help="With --pool: also keep this many sampled rows per head.", min=1, max=o.MANY)
-    ] = None,
+    rows: Annotated[int | None, o.count("With --pool: also keep this many sampled rows per head.")] = None,
     chat: Annotated[bool, typer.Option("--chat", help="Wrap each context in the model's chat template.")] = False,
     keep_short: Annotated[bool, typer.Option("--keep-short", help="Keep texts shorter than a context.")] = False,
     estimate: o.Estimate = False,

@@ -21,10 +21,7 @@ def softmax(
         str | None, typer.Option(help="Heads to draw in the report, as layer.head: 3.7,4.0 or decoder.3.7.")
     ] = None,
     batches: Annotated[
-        int,
-        typer.Option(
-            help="How many captured contexts to use; fewer than 8 give a verdict only if set here.", min=1, max=o.MANY
-        ),
+        int, o.count("How many captured contexts to use; fewer than 8 give a verdict only if set here.")
     ] = 8,
     block: o.Block = None,
     tolerance: Annotated[

@@ -19,9 +19,7 @@ def spectra(
     to: Annotated[
         Path | None, typer.Option("--out", help="The run directory for a model; by default runs/NAME-weights.")
     ] = None,
-    rotations: Annotated[
-        int, typer.Option(help="Random rotations behind the p-values of the alignments.", min=1, max=o.MANY)
-    ] = 2000,
+    rotations: Annotated[int, o.count("Random rotations behind the p-values of the alignments.")] = 2000,
     control: o.Control = True,
     asked: Choosing = Choosing(),
 ) -> None:

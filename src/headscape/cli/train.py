@@ -20,15 +20,11 @@ class Sizes:
 
     panel: ClassVar[str] = "Sizes of the network"
 
-    layers: Annotated[
-        int | None, typer.Option(help="Number of layers; the network's own by default.", min=1, max=1000)
-    ] = None
-    heads: Annotated[
-        int | None, typer.Option(help="Heads per layer; the network's own by default.", min=1, max=1000)
-    ] = None
-    dim: Annotated[int | None, typer.Option(help="Width; the network's own by default.", min=1, max=o.MANY)] = None
-    tokens: Annotated[int | None, typer.Option(help="Context of a language model.", min=2, max=o.MANY)] = None
-    patch: Annotated[int | None, typer.Option(help="Side of a patch of a ViT, in pixels.", min=1, max=o.MANY)] = None
+    layers: Annotated[int | None, o.count("Number of layers; the network's own by default.", 1, 1000)] = None
+    heads: Annotated[int | None, o.count("Heads per layer; the network's own by default.", 1, 1000)] = None
+    dim: Annotated[int | None, o.count("Width; the network's own by default.")] = None
+    tokens: Annotated[int | None, o.count("Context of a language model.", 2)] = None
+    patch: Annotated[int | None, o.count("Side of a patch of a ViT, in pixels.")] = None
 
     @property
     def given(self) -> dict[str, int]:
@@ -73,15 +69,12 @@ class Search:
 
     panel: ClassVar[str] = "Seeds and learning rates"
 
-    seeds: Annotated[int, typer.Option(help="Runs per kind of attention (arm).", min=1, max=1000)] = 3
+    seeds: Annotated[int, o.count("Runs per kind of attention (arm).", 1, 1000)] = 3
     rates: Annotated[str | None, typer.Option(help="Learning rates to try: 1e-3,3e-3.")] = None
     finalists: Annotated[
-        int,
-        typer.Option(help="Learning rates per arm that are run with all seeds before one is chosen.", min=1, max=1000),
+        int, o.count("Learning rates per arm that are run with all seeds before one is chosen.", 1, 1000)
     ] = 1
-    search_steps: Annotated[
-        int | None, typer.Option(help="Steps of the runs that choose learning rates.", min=1, max=1000000000)
-    ] = None
+    search_steps: Annotated[int | None, o.count("Steps of the runs that choose learning rates.", 1, 1000000000)] = None
 
     @property
     def options(self) -> dict[str, Any]:
@@ -95,18 +88,13 @@ class Schedule:
 
     panel: ClassVar[str] = "Training"
 
-    steps: Annotated[int | None, typer.Option(help="Steps per run.", min=1, max=1000000000)] = None
-    batch: Annotated[int | None, typer.Option(help="Sequences or images per step.", min=1, max=o.MANY)] = None
-    evaluations: Annotated[int, typer.Option(help="Evaluations per run.", min=1, max=o.MANY)] = 10
+    steps: Annotated[int | None, o.count("Steps per run.", 1, 1000000000)] = None
+    batch: Annotated[int | None, o.count("Sequences or images per step.")] = None
+    evaluations: Annotated[int, o.count("Evaluations per run.")] = 10
     patience: Annotated[
-        int,
-        typer.Option(
-            help="Stop after this many evaluations without a better loss; 0 never stops early.", min=0, max=o.MANY
-        ),
+        int, o.count("Stop after this many evaluations without a better loss; 0 never stops early.", 0)
     ] = 0
-    accumulate: Annotated[
-        int, typer.Option(help="Gradient accumulation: parts into which a batch is split.", min=1, max=o.MANY)
-    ] = 1
+    accumulate: Annotated[int, o.count("Gradient accumulation: parts into which a batch is split.")] = 1
     autocast: Annotated[str, typer.Option(help="Number type of the forward pass: bfloat16 or float16.")] = ""
     augment: Annotated[str | None, typer.Option(help="Changes to training images: none, light, paper.")] = None
     device: Annotated[str, typer.Option(help="auto, cpu, cuda or mps.")] = "cpu"
