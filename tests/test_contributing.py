@@ -1,6 +1,8 @@
 """CONTRIBUTING.md is true: its snippets run, and every hop of its walks is a function that exists."""
 
 import re
+import sys
+import threading
 from importlib import import_module
 from pathlib import Path
 
@@ -26,6 +28,47 @@ def test_a_hop_exists(module, name):
 
 def test_the_walks_have_hops():
     assert len(HOPS) > 20
+
+
+def called_in(work):
+    """The functions of headscape that run in a call, in any thread, and the classes of those that are methods."""
+    found = set()
+
+    def note(frame, event, _):
+        module = frame.f_globals.get("__name__", "")
+        if event == "call" and module.startswith("headscape."):
+            name = frame.f_code.co_qualname
+            found.update(f"{module.removeprefix('headscape.')}:{one}" for one in (name, name.rpartition(".")[0]))
+
+    threading.setprofile(note)
+    sys.setprofile(note)
+    try:
+        work()
+    finally:
+        sys.setprofile(None)
+        threading.setprofile(None)
+    return found
+
+
+def hops_of(start):
+    walk = next(part for part in PAGE.split("## Three walks")[1].split("\n\n") if part.startswith(start))
+    return {f"{module}:{name}" for module, name in re.findall(r"`([\w.]+):([\w.]+)`", walk)}
+
+
+def test_a_fit_takes_the_hops_of_its_walk():
+    found = called_in(lambda: hs.Questionnaire(n_iter=1).fit(np.random.default_rng(0).random((6, 5, 4))))
+    assert hops_of("`Questionnaire.fit(X)`") <= found
+
+
+def test_the_studies_take_the_hops_of_their_walks(run):
+    """What the commands do before and after a study (options, loading, the page, the end) is tested with them."""
+    found = called_in(lambda: hs.organize(run[0], model=run[1]))
+    beyond = ("cli.", "attention.", "report", "studies:")
+    assert {hop for hop in hops_of("`headscape analyze") if not hop.startswith(beyond)} <= found
+    text = [hs.sample_text("judge")[:2000]]
+    found = called_in(lambda: hs.prune(run[0], run[1], text, n_heads=2, windows=4).export(run[0].parent / "smaller"))
+    loaded = {"studies.work.models:Loader.model"}  # not of a model that is given
+    assert {hop for hop in hops_of("`headscape prune") if not hop.startswith("cli.")} - loaded <= found
 
 
 @pytest.fixture

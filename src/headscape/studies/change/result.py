@@ -41,10 +41,6 @@ class ChangeResult(StudyResult):
     texts: Sequence[str]
     settings: Mapping[str, Any]
 
-    def to_frame(self) -> pd.DataFrame:
-        """One row per head."""
-        return self.heads
-
     def ranked(self) -> pd.DataFrame:
         """The heads, most changed first."""
         return self.heads.sort_values("change", ascending=False, kind="stable", ignore_index=True)

@@ -62,10 +62,6 @@ class CollapseResult(StudyResult):
     notes: tuple[str, ...]
     settings: Mapping[str, Any]
 
-    def to_frame(self) -> pd.DataFrame:
-        """One row per head."""
-        return self.heads
-
     def tables(self) -> dict[str, pd.DataFrame]:
         """The variants after the last layer, all layers, the bounds and the heads."""
         return {"arms": self.by_variant, "layers": self.by_layer, "bounds": self.bounds, "heads": self.heads}

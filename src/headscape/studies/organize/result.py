@@ -107,10 +107,6 @@ class OrganizeResult(StudyResult):
         """How many batches were organized."""
         return len(self.entropies)
 
-    def to_frame(self) -> pd.DataFrame:
-        """One row per head."""
-        return self.heads
-
     def meanings(self) -> Mapping[str, str]:
         """What the scores of a head mean."""
         return COLUMNS

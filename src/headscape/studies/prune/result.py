@@ -123,10 +123,6 @@ class PruneResult(StudyResult):
         known = {name: criterion.about for name, criterion in CRITERIA.items()} | averages
         return known | {"place": "place in the order of removal, lowest removed first"}
 
-    def to_frame(self) -> pd.DataFrame:
-        """One row per head."""
-        return self.heads
-
     def tables(self) -> dict[str, pd.DataFrame]:
         """What each ability costs, the proposal beside its rivals, all costs, and accuracy by class."""
         named = {"abilities": self.costs, "evidence": self.evidence, "costs": self.table, "classes": self.classes}

@@ -93,10 +93,6 @@ class SoftmaxResult(StudyResult):
     tokens: Mapping[str, list[str]]
     settings: Mapping[str, Any]
 
-    def to_frame(self) -> pd.DataFrame:
-        """One row per head."""
-        return self.heads
-
     def tables(self) -> dict[str, pd.DataFrame]:
         """What can replace softmax, and one row per head."""
         return {"variants": self.variants, "heads": self.heads}

@@ -59,10 +59,6 @@ class SpectraResult(StudyResult):
     notes: Sequence[str]
     settings: Mapping[str, Any]
 
-    def to_frame(self) -> pd.DataFrame:
-        """One row per head."""
-        return self.heads
-
     def tables(self) -> dict[str, pd.DataFrame]:
         """Medians by kind of matrix, then one row per matrix and per head."""
         return {"kinds": self.by_kind(), "matrices": self.matrices, "heads": self.heads}

@@ -5,6 +5,8 @@ from __future__ import annotations
 from importlib import import_module
 from typing import Any
 
+import pandas as pd
+
 from headscape.results import FigureSpec, Finding, Result
 
 __all__ = ["StudyResult"]
@@ -12,6 +14,12 @@ __all__ = ["StudyResult"]
 
 class StudyResult(Result):
     """A result in the `result.py` of a study's folder."""
+
+    heads: pd.DataFrame
+
+    def to_frame(self) -> pd.DataFrame:
+        """One row per head: its `heads`; a study whose results are not about heads has another table."""
+        return self.heads
 
     def findings(self) -> list[Finding]:
         """What was found, in sentences: `findings.py: findings` of the folder."""
