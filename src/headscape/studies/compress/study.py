@@ -160,10 +160,10 @@ def _measure(path: Path, source: Capture | Path, i: int, facts: Mapping[str, Any
 
 def _exponents(X: AttentionTensor, trees: Sequence[PartitionTree]) -> Array:
     """Mixed Hoelder exponent of every head on the trees of queries and keys, NaN where it has none."""
-    found = np.full(X.shape[2], np.nan)
+    (query, key), found = trees[:2], np.full(X.shape[2], np.nan)
     for h in range(X.shape[2]):
         try:
-            found[h] = holder_exponent(X.values[..., h], *trees[:2], X.present, noise="none", n_draws=0).exponent
+            found[h] = holder_exponent(X.values[..., h], query, key, X.present, noise="none", n_draws=0).exponent
         except InputError:
             continue
     return found

@@ -60,7 +60,9 @@ def _circuits(r: OrganizeResult) -> list[FigureSpec]:
         if {x, y, "role"} <= set(r.heads):
             known = r.heads.dropna(subset=[x, y])
             names = [f"{layer}.{head}" for layer, head in zip(known["layer"], known["head"], strict=True)]
-            found.append(captions.figure(entry, heads_as_points(known, x, y, known["role"]) | {"names": names}))
+            found.append(
+                captions.figure(entry, heads_as_points(known, x, y, known["role"].tolist()) | {"names": names})
+            )
     return found
 
 

@@ -48,4 +48,4 @@ def heads_as_points(heads: pd.DataFrame, x: str, y: str, group: Sequence[str]) -
     """The data of a figure of kind "scatter": two columns of a table of heads, with the name and group of every head."""
     places = zip(heads["block"], heads["layer"], heads["head"], strict=True)
     names = [f"{block}.{layer}.{head}" for block, layer, head in places]
-    return {"x": heads[x].to_numpy(), "y": heads[y].to_numpy(), "names": names, "group": list(group)}
+    return {"x": heads[x].to_numpy(), "y": heads[y].to_numpy(), "names": names, "group": group}
