@@ -266,7 +266,7 @@ def test_every_control_is_part_of_the_key(run, monkeypatch):
         read.append(dict(inputs))
         raise InterruptedError
 
-    monkeypatch.setattr("headscape.studies.organize.study.study_folder", begin)
+    monkeypatch.setattr("headscape.studies.organize.study.working_folder", begin)
     for draws in ("ab", "ac", "ab"):
         with pytest.raises(InterruptedError):
             organize(run[0], model=False, control=[SimpleNamespace(fingerprint=draw) for draw in draws])

@@ -2,6 +2,7 @@
 
 import json
 import os
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -15,7 +16,8 @@ from headscape.results import Result
 from headscape.runs import Run
 from headscape.storage import write_json
 from headscape.studies import load_results
-from headscape.studies.work.folder import kept_studies, newest_by_block, study_folder
+from headscape.studies.work.engines import LocalEngine
+from headscape.studies.work.folder import kept_studies, newest_by_block, study_folder, working_folder
 from headscape.studies.work.how import Work
 
 INPUTS = {"batch 0": "abc"}
@@ -239,3 +241,25 @@ def test_a_study_of_version_0_1_is_not_read_and_its_remedy_is_named(run):
     write_json(run.path / "organize" / "result.json", {"format": 1})
     (found,) = load_results(run)
     assert found == ("organize", f"written by headscape 0.1: run `headscape organize {run.path}` again")
+
+
+def test_a_run_is_made_once_the_engine_is_ready_and_only_where_there_is_none(tmp_path):
+    place, done = tmp_path / "run", []
+
+    class Ready(LocalEngine):
+        @contextmanager
+        def started(self, folders, say):
+            done.append(("ready", place.exists()))
+            yield
+
+    def make(path):
+        done.append(("made", path))
+        return Run.create(path, config={"kind": "small"})
+
+    work = Work(engine=Ready())
+    with working_folder(place, "small", {}, {}, work, make) as folder:
+        assert folder.units.parent == place / "small" and done == [("ready", False), ("made", place)]
+    with working_folder(Run.open(place), "small", {}, {}, work, make) as again:
+        assert again == folder and len(done) == 3
+    with working_folder(None, "small", {}, {}, work, make) as scratch:
+        assert not scratch.path.is_relative_to(tmp_path / "run") and len(done) == 4

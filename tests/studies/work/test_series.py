@@ -1,11 +1,12 @@
 """Intervals in figures: drawn where they are known, with the number of inputs behind them in the figure's words."""
 
 import numpy as np
+import pandas as pd
 import pytest
 
 from headscape.intervals import Interval, mean_interval
 from headscape.results import Captions
-from headscape.studies.work.series import bars, level, line
+from headscape.studies.work.series import bars, curve, heads_as_points, level, line
 
 captions = Captions("headscape.studies.prompt.figures")
 KNOWN = [mean_interval([1.0, 2.0, 4.0]), mean_interval([2.0, 2.5])]
@@ -38,3 +39,15 @@ def test_an_interval_without_its_n_is_refused_and_a_range_is_not():
     with pytest.raises(ValueError, match="a has an interval without its n"):
         captions.figure("losses", {"series": [band]})
     assert "n = " not in captions.figure("losses", {"series": [band | {"range": True}]}).read
+
+
+def test_heads_are_points_with_their_names_and_groups():
+    heads = pd.DataFrame({"block": ["decoder"] * 2, "layer": [0, 3], "head": [1, 2], "a": [0.5, 1.0], "b": [2.0, 4.0]})
+    found = heads_as_points(heads, "a", "b", ["early", "late"])
+    assert found["names"] == ["decoder.0.1", "decoder.3.2"] and found["group"] == ["early", "late"]
+    assert found["x"].tolist() == [0.5, 1.0] and found["y"].tolist() == [2.0, 4.0]
+
+
+def test_a_curve_has_a_dash_only_where_one_is_asked_for():
+    assert curve("plain", [0], [1]) == {"name": "plain", "x": [0], "y": [1]}
+    assert curve("law", [0], [1], "dot", colour=2) == {"name": "law", "x": [0], "y": [1], "dash": "dot", "colour": 2}
