@@ -1,16 +1,25 @@
-"""Pruning within a budget: forward passes and CPU seconds of the default, against the way of version 0.1.
+"""Pruning within a budget: passes and CPU seconds of the default, beside those of another version, in one run.
 
-    python benchmarks/prune.py [MODEL] [--windows 16] [--tokens 256] [--threads 1] [--old]
+    python benchmarks/prune.py [MODEL] [--beside OTHER/src] [--windows 16] [--tokens 256] [--budget 1%] [--out FILE]
 
-The default calibrates, ranks by block elimination, searches by a power law with hopeless sets dropped early, and judges
-the proposal and its abilities. The way of 0.1 (`--old`, many times longer) compares all pairs of two criteria and four
-compensations, bisects with 40 trials, and judges curves and rivals: today's `--study` with the same settings. Passes are
-counted by a hook on the network. Ranking alone is compared with solving anew for every candidate.
+Each version captures the model by itself (formats differ) and then runs `headscape prune RUN` with its own defaults on one
+thread, but for the windows and the budget. CPU seconds are those of the whole command, start-up included, which hardly feel
+other work on the machine. A pass is as much work of linear maps as a forward pass of the intact model on one window: passes
+that start from a higher layer count in part, backward passes do not count.
+
+The last row compares ranking alone: seconds of block elimination, and of the first step of solving anew for every candidate
+times what the later steps take.
 """
 
 from __future__ import annotations
 
 import argparse
+import csv
+import json
+import os
+import resource
+import subprocess
+import sys
 import tempfile
 import time
 from pathlib import Path
@@ -21,52 +30,60 @@ import torch
 import headscape as hs
 from _timing import table
 from headscape.attention.samples import samples_of
+from headscape.attention.sites import run as run_model
 from headscape.pruning.evidence import Evidence
 from headscape.pruning.novelty import Elimination, novelty
 
-OLD = {"study": True, "criteria": ("novelty", "gradient"), "evaluations": 40}
+HERE = Path(__file__).parents[1] / "src"
+COUNTED = """
+import atexit, os, torch
+work = [0]
+def note(module, given, result):
+    if isinstance(module, torch.nn.Linear):
+        work[0] += given[0].numel() // given[0].shape[-1] * module.weight.numel()
+torch.nn.modules.module.register_module_forward_hook(note)
+atexit.register(lambda: open(os.environ["COUNT"], "w").write(str(work[0])))
+from headscape.cli import main
+main()
+"""
+"""Runs the command, and writes how many multiplications its linear maps took."""
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("model", nargs="?", default="smollm2-135m")
-    parser.add_argument("--windows", type=int, default=16)
-    parser.add_argument("--tokens", type=int, default=256)
-    parser.add_argument("--threads", type=int, default=1)
-    parser.add_argument("--old", action="store_true")
-    options = parser.parse_args()
-    torch.set_num_threads(options.threads)
-    model = hs.load_model(options.model, device="cpu")
-    inputs = hs.sample_images() if model.images is not None else [hs.sample_text("rank")]
-    rows = [ranking(model, inputs, options.tokens)]
-    ways = {"default": {}} | ({"as in 0.1": OLD} if options.old else {})
-    with tempfile.TemporaryDirectory() as scratch:
-        for name, more in ways.items():
-            run = Path(scratch) / name
-            hs.capture(model, inputs, tokens=options.tokens, batches=10, out=run)
-            counts = {"passes": 0, "tokens": 0}
-            handle = model.module.base_model.register_forward_pre_hook(counted(counts), with_kwargs=True)
-            start = time.process_time()
-            found = hs.prune(run, model=model, budget=0.01, windows=options.windows, threads=options.threads, **more)
-            seconds = time.process_time() - start
-            handle.remove()
-            removed = f"{len(found.proposal)} of {len(found.heads)} heads"
-            rows.append([name, str(counts["passes"]), f"{counts['tokens']:,}", f"{seconds:.0f}", removed])
-    print(f"{options.model}, {options.windows} windows of {options.tokens} tokens, {options.threads} thread(s)\n")
-    print(table(["way", "forward passes", "tokens", "CPU seconds", "found"], rows))
+def command(source: Path, count: Path, *arguments: str) -> tuple[float, int, str]:
+    """CPU seconds of a command of the version in `source`, the work of its linear maps, and what it printed."""
+    threads = {f"{name}_NUM_THREADS": "1" for name in ("OMP", "MKL", "OPENBLAS", "NUMBA")}
+    start = resource.getrusage(resource.RUSAGE_CHILDREN)
+    printed = subprocess.run(
+        [sys.executable, "-c", COUNTED, *arguments, "--quiet"],
+        env=os.environ | threads | {"PYTHONPATH": str(source), "COUNT": str(count)},
+        stdout=subprocess.PIPE,
+        text=True,
+        check=True,
+    ).stdout
+    end = resource.getrusage(resource.RUSAGE_CHILDREN)
+    spent = end.ru_utime + end.ru_stime - start.ru_utime - start.ru_stime
+    return spent, int(count.read_text(encoding="utf-8")), printed
 
 
-def counted(counts: dict[str, int]):
-    def note(_: object, args: tuple, kwargs: dict) -> None:
-        given = kwargs.get("input_ids", kwargs.get("pixel_values", args[0] if args else None))
-        counts["passes"] += 1
-        counts["tokens"] += given.numel() if given is not None and not given.is_floating_point() else 0
+def a_pass(model: hs.Model, inputs: object, tokens: int) -> int:
+    """The work of the linear maps in a forward pass on one window."""
+    work = 0
 
-    return note
+    def note(module: torch.nn.Module, given: tuple[torch.Tensor, ...], _: object) -> None:
+        nonlocal work
+        if isinstance(module, torch.nn.Linear):
+            work += given[0].numel() // given[0].shape[-1] * module.weight.numel()
+
+    samples, _ = samples_of(model, inputs, tokens, 1)
+    handle = torch.nn.modules.module.register_module_forward_hook(note)
+    with torch.no_grad():
+        run_model(model, samples[0].arguments)
+    handle.remove()
+    return work
 
 
-def ranking(model: hs.Model, inputs: object, tokens: int) -> list[str]:
-    """Seconds of ranking all heads after the moments, and of one step of solving anew for every candidate."""
+def ranking(model: hs.Model, inputs: object, tokens: int) -> tuple[float, float]:
+    """Seconds of ranking all heads after the moments, and of solving anew for every candidate at every step."""
     samples, _ = samples_of(model, inputs, tokens, 2)
     e = Evidence([head for site in model.sites for head in site.heads], model=model, samples=samples)
     _ = e.moments, e.projections
@@ -82,8 +99,44 @@ def ranking(model: hs.Model, inputs: object, tokens: int) -> list[str]:
             Elimination(S, W, [torch.from_numpy(gone)]).rises()
     slow = time.process_time() - start
     steps = sum(site.n_heads for site in model.sites)
-    again = slow * (1 + sum(site.n_heads - 1 for site in model.sites) / steps)
-    return ["ranking alone", "0", "0", f"{fast:.1f}", f"solving anew about {again:.0f} s"]
+    return fast, slow * (1 + sum(site.n_heads - 1 for site in model.sites) / steps)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("model", nargs="?", default="smollm2-135m")
+    parser.add_argument("--beside", type=Path, help="the src folder of another version")
+    parser.add_argument("--windows", type=int, default=16)
+    parser.add_argument("--tokens", type=int, default=256)
+    parser.add_argument("--batches", type=int, default=10)
+    parser.add_argument("--budget", default="1%")
+    parser.add_argument("--out", type=Path, help="keep the table as a CSV file")
+    given = parser.parse_args()
+    torch.set_num_threads(1)
+    model = hs.load_model(given.model, device="cpu")
+    inputs = hs.sample_images() if model.images is not None else [hs.sample_text("rank")]
+    one = a_pass(model, inputs, given.tokens)
+    ways = {"this version": HERE} | ({"the other version": given.beside.resolve()} if given.beside else {})
+    header = ["what", "passes of a window", "CPU seconds", "heads removed"]
+    rows = []
+    with tempfile.TemporaryDirectory() as scratch:
+        for name, source in ways.items():
+            run, count = str(Path(scratch) / name.replace(" ", "-")), Path(scratch) / "count"
+            size = ["--tokens", str(given.tokens), "--batches", str(given.batches)]
+            command(source, count, "capture", given.model, *size, "--out", run)
+            asked = ["--budget", given.budget, "--windows", str(given.windows), "--threads", "1", "--json"]
+            seconds, work, printed = command(source, count, "prune", run, *asked)
+            found = json.loads(printed)
+            removed = found.get("heads", found.get("proposal"))
+            rows.append([name, f"{work / one:,.0f}", f"{seconds:.0f}", str(len(removed))])
+    fast, slow = ranking(model, inputs, given.tokens)
+    rows.append(["ranking alone, by block elimination", "", f"{fast:.2f}", ""])
+    rows.append(["ranking alone, solving anew (estimate)", "", f"{slow:.1f}", ""])
+    print(table(header, rows))
+    if given.out:
+        with given.out.open("w", newline="", encoding="utf-8") as file:
+            file.write(f"# python benchmarks/{Path(sys.argv[0]).name} {' '.join(sys.argv[1:])}\n")
+            csv.writer(file).writerows([header, *rows])
 
 
 if __name__ == "__main__":

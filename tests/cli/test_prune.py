@@ -41,6 +41,8 @@ def test_it_proposes_writes_a_smaller_model_and_does_not_mind_being_asked_again(
     printed = json.loads(out)
     assert printed["heads"] and printed["compensation"] == "linear" and "parameters" in printed["export"]
     assert {"criterion", "findings", "abilities", "classes", "recipe"} < set(printed)
+    accuracy = printed["abilities"][0]  # not the loss, beside a cost in accuracy
+    assert 0.6 < accuracy["intact"] <= 1 and 0.4 < accuracy["now"] <= 1
     smaller = hs.load_model(small)
     assert sum(site.n_heads for site in smaller.sites) == 36 - len(printed["heads"])
     images, labels = hs.sample_images()
@@ -56,6 +58,7 @@ def test_it_proposes_writes_a_smaller_model_and_does_not_mind_being_asked_again(
 
 
 def test_mistakes_are_named_in_one_line(vit_run, tmp_path, command):
+    kept = contents(vit_run)
     for arguments, message in (
         (["--budget", "0%"], "the budget must be above 0 %"),
         (["--budget", "much"], "'much' is not a number"),
@@ -64,12 +67,20 @@ def test_mistakes_are_named_in_one_line(vit_run, tmp_path, command):
         (["--out", "x.gguf", "--kind", "ragged"], "kind gguf writes a file that ends in .gguf"),
         (["--out", "x.gguf", "--numbers", "q2"], "number type of a GGUF file is one of f16, q8_0, q4_1"),
         (["--budget", "copy=2%"], "no ability 'copy' to budget; here there are accuracy"),
+        (["--budget", "accuracy=1%,accuracy=2%"], "names each once with a share"),
+        (["--budget", "accuracy=1%,copy"], "names each once with a share"),
+        (["--out", "x.gguf"], "GGUF files are written for Llama-type models, not for vit"),
+        (["--out", "small", "--numbers", "q8_0"], "q8_0 is a number type of GGUF files"),
+        (["--repeats", "nan"], "the share of repeats lies between 0 and 1"),
+        (["--heal", "3"], "healing distils the next token"),
+        (["--task", "any.jsonl"], "for a model that predicts text, and vit-fmnist does not"),
         (["--criterion", "best"], "no criterion 'best'"),
         (["--out", str(vit_run)], "not an empty folder"),
         (["--text", "a", "--images", "b"], "give --text or --images, not both"),
     ):
         code, _, err = command(vit_run, "--quiet", *arguments)
         assert code == 2 and message in " ".join(err.split()), err
+        assert contents(vit_run) == kept, "refused before anything is computed"
     np.save(tmp_path / "a.npy", np.full((1, 2, 2, 8, 8), 1 / 8))
     hs.import_array(tmp_path / "a.npy", tmp_path / "own", layout="batch,layer,head,query,key", mask="full")
     code, _, err = command(tmp_path / "own")

@@ -1,5 +1,8 @@
 """What an export saves, counted by hand on tiny networks."""
 
+import time
+from types import SimpleNamespace
+
 import numpy as np
 import torch
 from safetensors.torch import save_file
@@ -7,7 +10,7 @@ from safetensors.torch import save_file
 import headscape as hs
 from exported import model_of
 from headscape.pruning.export import export_pruned
-from headscape.pruning.savings import Change, gguf_sizes, kv_bytes, sizes, source_bytes
+from headscape.pruning.savings import Change, _in_turns, gguf_sizes, kv_bytes, sizes, source_bytes
 
 
 def test_bytes_of_the_intact_network_are_those_of_the_file_and_what_the_copy_lacks(tmp_path):
@@ -44,9 +47,16 @@ def test_bytes_of_the_files_a_model_came_from(tmp_path):
     assert np.isclose(Change(200, 150).change, -0.25)
 
 
+def test_time_that_others_take_is_not_counted():
+    """On a busy machine a pass waits; seconds of the processor do not grow with that."""
+    models = (SimpleNamespace(device="cpu"),) * 2
+    assert max(_in_turns(lambda _: time.sleep(0.005), models, 1)) < 0.004
+
+
 def test_times_are_measured_when_asked(tmp_path):
     report = export_pruned(model_of("gpt2"), [(0, 0)], tmp_path / "lm", "ragged", timed=1)
     assert report.forward.before > 0 and report.generation.after > 0 and "generation" in str(report)
     report = export_pruned(model_of("vit"), [(0, 0)], tmp_path / "vit", "ragged", timed=1)
     assert report.forward.after > 0 and report.generation is None
+    assert "s of CPU time" in str(report) and "cache" not in str(report)  # it has none
     assert export_pruned(model_of("vit"), [(0, 0)], tmp_path / "no", "ragged").forward is None

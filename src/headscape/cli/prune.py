@@ -126,16 +126,19 @@ def prune(
     """Find heads to remove within a budget for every ability, validate them on held-out text, write the smaller model."""
     from headscape.pruning.export import check_kind
     from headscape.studies.prune.study import prune as run_prune
+    from headscape.studies.work.how import Work
 
     to, kind, numbers = writing.out_dir, writing.kind, writing.numbers
     check_kind(kind, to, numbers)
     options = judging.options | searching.options | {"out": to, "kind": kind, "heal": writing.heal}
     options |= {"budget": None if heads is not None else budget_of(budget), "n_heads": heads}
+    export = None
     with asked.working("pruning") as how:
         result = run_prune(run, loader=asked.loader, random_state=asked.seed, **options, **how)
-    export = None
-    if to is not None and result.proposal:
-        export = str(result.export(to, kind, numbers=numbers, timed=3))  # type: ignore[arg-type]
+        if to is not None and result.proposal:
+            steps = Work.of(**how).stage("writing and timing", 1)
+            export = str(result.export(to, kind, numbers=numbers, timed=3))  # type: ignore[arg-type]
+            steps.one()
     heads_line = f"{'removed' if export else 'heads to remove'}: {' '.join(map(str, result.proposal)) or 'none'}"
     beside, then = [heads_line], None
     if export is not None:
@@ -153,7 +156,12 @@ def budget_of(text: str) -> float | dict[str, float]:
     if "=" not in text:
         return share(text)
     parts = [part.partition("=") for part in text.split(",")]
-    return {name.strip(): share(value) for name, _, value in parts}
+    found: dict[str, float] = {}
+    for name, _, value in parts:
+        if not name.strip() or not value.strip() or name.strip() in found:
+            raise InputError(f"a budget by ability names each once with a share: text=1%,copy=2%; not {text!r}")
+        found[name.strip()] = share(value)
+    return found
 
 
 def share(text: str) -> float:

@@ -38,7 +38,7 @@ from headscape.runs import human_bytes, without_places
 from headscape.storage import check_place, read_json, write_json
 from headscape.tensor import HeadId
 
-__all__ = ["KINDS", "Change", "Export", "check_kind", "check_target", "export_pruned"]
+__all__ = ["KINDS", "Change", "Export", "check_kind", "check_target", "check_writable", "export_pruned"]
 
 Kind = Literal["auto", "masked", "uniform", "ragged", "gguf"]
 Means = Mapping[HeadId, npt.NDArray[Any]]
@@ -62,7 +62,7 @@ class Export:
     weight files, in the number type `numbers`; `source_bytes` those of the files the model came from, 0 if there are
     none. `kv_bytes` are those of keys and values of one token, in float16; None where there is no cache.
     `max_difference` is the largest difference to the logits of the ablated model, whose largest logit is `scale`.
-    `forward` and `generation` are seconds, None unless asked for.
+    `forward` and `generation` are seconds, None unless asked for: of `clock`, which is CPU time on a CPU.
 
     >>> export = hs.export_pruned(model, [(0, 1)], "smaller")
     >>> export.parameters.before > export.parameters.after
@@ -86,6 +86,7 @@ class Export:
     scale: float
     forward: Change | None = None
     generation: Change | None = None
+    clock: str = "CPU time"
     notes: tuple[str, ...] = ()
 
     def __str__(self) -> str:
@@ -101,11 +102,12 @@ class Export:
             lines.insert(3, f"cache      {before:,.0f} -> {after:,.0f} bytes per token in float16 ({change:+.1%})")
         for name, timed in (("forward", self.forward), ("generation", self.generation)):
             if timed is not None:
-                lines.append(f"{name:10} {timed.before:.3f} s -> {timed.after:.3f} s ({timed.change:+.1%})")
+                lines.append(
+                    f"{name:10} {timed.before:.3f} s -> {timed.after:.3f} s of {self.clock} ({timed.change:+.1%})"
+                )
         if self.heads and self.parameters.change > -0.1:
-            lines.append(
-                "Heads are a small share of the parameters: the cache shrinks most, where whole key/value groups are removed."
-            )
+            more = ": the cache shrinks most, where whole key/value groups are removed" if self.kv_bytes else ""
+            lines.append(f"Heads are a small share of the parameters{more}.")
         if self.source_bytes and self.bytes.after > self.source_bytes:
             came = human_bytes(self.source_bytes)
             lines.append(f"WARNING: larger than the file it came from ({came}), which stores other number types.")
@@ -218,6 +220,7 @@ def export_pruned(
         scale=scale,
         forward=forward,
         generation=generation,
+        clock="CPU time" if model.device == "cpu" else "time",
         notes=notes,
     )
 
@@ -233,9 +236,12 @@ def check_kind(kind: str, out: str | Path | None, numbers: str = "f16") -> None:
         raise InputError(
             f"{out}: kind gguf writes a file that ends in .gguf, the other kinds write folders; not {kind}"
         )
+    if numbers != "f16" and not file:
+        raise InputError(f"{numbers} is a number type of GGUF files; write one with --out FILE.gguf, or leave it out")
 
 
-def _check(model: Model, heads: Iterable[Any], kind: str) -> dict[str, list[int]]:
+def check_writable(model: Model, kind: str) -> None:
+    """Raise an `InputError` for a model that cannot be written in this way, whatever heads are removed."""
     if model.task == "module":
         raise InputError(f"{model.source} is a plain module; only a model of transformers can be loaded again")
     if is_ragged(model.module):
@@ -243,6 +249,12 @@ def _check(model: Model, heads: Iterable[Any], kind: str) -> dict[str, list[int]
     check_changeable(model.module, "writing a smaller model copies it")
     if kind == "gguf":
         llamacpp.check_gguf(model)
+    if kind == "uniform":
+        forms.check_uniform(model)
+
+
+def _check(model: Model, heads: Iterable[Any], kind: str) -> dict[str, list[int]]:
+    check_writable(model, kind)
     chosen = select_heads(model, heads)
     if not chosen and kind != "gguf":
         raise InputError("no heads to remove were given")

@@ -26,7 +26,7 @@ from headscape.pruning.evidence import Evidence
 from headscape.pruning.units import units_of
 from headscape.tensor import HeadId
 
-__all__ = ["PrunedCopy", "fill_groups", "is_uniform", "masked", "ragged", "uniform", "uniform_sets"]
+__all__ = ["PrunedCopy", "check_uniform", "fill_groups", "is_uniform", "masked", "ragged", "uniform", "uniform_sets"]
 
 Removed = Mapping[str, Fitted]
 """The heads to remove and their compensation, by the name of their attention module."""
@@ -163,19 +163,25 @@ UNIFORM = {
 }
 
 
-def uniform(model: Model, removed: Removed) -> PrunedCopy:
-    """A stock configuration with fewer heads: the same number of key/value heads, and of queries to each, in every layer.
-
-    Every layer must keep the same numbers. Where the choice of heads does not allow that, some heads to be removed stay,
-    with zeroed columns of W_O, up to the smallest numbers the configuration accepts.
-    """
-    family = str(model.module.config.model_type)  # type: ignore[union-attr]
+def check_uniform(model: Model) -> None:
+    """Raise an `InputError` where no stock configuration has fewer heads."""
+    family = str(model.config.model_type)
     if family not in UNIFORM:
         raise InputError(
             f"no stock configuration of {family} has fewer heads of the same size, since heads times head size must be "
             f"its hidden size; export it as 'ragged' (smaller) or 'masked' (loads everywhere). 'uniform' is for "
             f"{', '.join(sorted(UNIFORM))}"
         )
+
+
+def uniform(model: Model, removed: Removed) -> PrunedCopy:
+    """A stock configuration with fewer heads: the same number of key/value heads, and of queries to each, in every layer.
+
+    Every layer must keep the same numbers. Where the choice of heads does not allow that, some heads to be removed stay,
+    with zeroed columns of W_O, up to the smallest numbers the configuration accepts.
+    """
+    check_uniform(model)
+    family = str(model.config.model_type)
     stock = UNIFORM[family]
     request = _Request(model, removed)
     network = request.copy()
@@ -208,11 +214,10 @@ def uniform(model: Model, removed: Removed) -> PrunedCopy:
 def uniform_sets(evidence: Evidence, score: npt.NDArray[np.float64]) -> list[list[HeadId]]:
     """Growing sets of heads that stock configurations describe: equally many whole groups of every layer, lowest first."""
     model = evidence.network
+    check_uniform(model)
     family = str(model.config.model_type)
-    if family not in UNIFORM or family == "t5":
-        raise InputError(
-            f"no stock configuration of {family} has fewer heads of the same size; use kind 'ragged' or 'masked'"
-        )
+    if family == "t5":
+        raise InputError("T5 needs the same heads in every layer, and no such choices are searched; use kind 'ragged'")
     by_head = dict(zip(evidence.heads, score, strict=True))
     groups = units_of(model, "group")
     counts = {(len(own), site.n_heads) for site in model.sites for own in (groups[site.name],)}

@@ -21,7 +21,9 @@ from headscape.errors import InputError
 __all__ = ["Change", "gguf_sizes", "kv_bytes", "sizes", "source_bytes", "times"]
 
 TIMED_TOKENS = 256
-NEW_TOKENS = 32
+NEW_TOKENS = 16
+BRIEF, MOST = 0.5, 25
+"""Passes that take less than that many seconds together are repeated, at most so often: the clock is too coarse for one."""
 
 
 class Change(NamedTuple):
@@ -82,7 +84,10 @@ def _kv_width(model: Model) -> int:
 
 
 def times(model: Model, written: Model, repeats: int) -> tuple[Change, Change | None]:
-    """Median seconds of a forward pass and of generation, both models in turns."""
+    """Median seconds of a forward pass and of generation, both models in turns.
+
+    On a CPU these are its seconds over all threads, which hardly feel other work on the machine.
+    """
     tokens = min(TIMED_TOKENS, model.max_tokens or TIMED_TOKENS)
     batch = example_input(model, tokens)
     forward = _in_turns(lambda m: run(m, batch), (model, written), repeats)
@@ -101,10 +106,11 @@ def times(model: Model, written: Model, repeats: int) -> tuple[Change, Change | 
 
 def _in_turns(call: Callable[[Model], Any], models: tuple[Model, Model], repeats: int) -> Change:
     seconds: list[list[float]] = [[] for _ in models]
+    clock = time.process_time if models[0].device == "cpu" else time.perf_counter
     with torch.no_grad():
-        for _ in range(repeats + 1):  # the first time does not count
+        while len(seconds[0]) <= repeats or (sum(map(sum, seconds)) < BRIEF and len(seconds[0]) <= MOST):
             for model, taken in zip(models, seconds, strict=True):
-                start = time.perf_counter()
+                start = clock()
                 call(model)
-                taken.append(time.perf_counter() - start)
-    return Change(*(median(taken[1:]) for taken in seconds))
+                taken.append(clock() - start)
+    return Change(*(median(taken[1:]) for taken in seconds))  # the first time does not count

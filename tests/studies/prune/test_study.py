@@ -200,5 +200,10 @@ def test_a_task_by_accuracy_counts_answers_also_after_healing(tmp_path, model):
         assert not found.curve(name, proposal=True, ability="text").answers
         cost = curve.cost(0)
         assert cost.low < cost.value < cost.high and cost.n == curve.costs.shape[-1]
+    right = found.intact["task"].correct.mean()
+    shown = found.costs.set_index("ability").loc["task"]
+    assert shown["intact"] == shown["now"] == right and found.intact["task"].mean > 1.5
+    ability = found.abilities.set_index("ability").loc["task"]
+    assert shown["chance"] == ability["right by chance"] <= 1 < ability["chance"]
     again = hs.open_result(tmp_path, "prune")
     assert [c.answers for c in again.curves] == [c.answers for c in found.curves]

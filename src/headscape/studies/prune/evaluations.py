@@ -20,8 +20,8 @@ from headscape.attention.loss import Loss
 from headscape.attention.threads import torch_threads
 from headscape.errors import HeadscapeError
 from headscape.fingerprints import digest
-from headscape.intervals import mean_interval
-from headscape.pruning.judges import cost
+from headscape.intervals import mean_interval, share_change
+from headscape.pruning.judges import by_answers, cost
 from headscape.storage import read_arrays, write_arrays
 from headscape.studies.prune.inputs import Prepared
 from headscape.studies.prune.pruning import Pruning
@@ -105,7 +105,7 @@ class Evaluations:
 
     @cached_property
     def abilities(self) -> pd.DataFrame:
-        """By ability: the intact loss, the loss of its control (chance), accuracies, and whether a budget binds it.
+        """By ability: the intact loss, that of its control (chance) with the share it gets right, and whether a budget binds.
 
         It binds where the intact model is clearly better than its control on the selection inputs.
         """
@@ -117,7 +117,11 @@ class Evaluations:
                 if not np.isfinite([controls[name].values, intact.values]).all():  # else it would pass for "at chance"
                     raise HeadscapeError(f"the loss of {name} or of its control is not finite; please report it")
                 ahead = mean_interval(controls[name].values - intact.values)
+                if by_answers(intact, self.judged_by(name)):
+                    ahead = share_change(1.0 * intact.correct - controls[name].correct)
                 row |= {"chance": controls[name].mean}
+                if controls[name].correct is not None:
+                    row["right by chance"] = float(np.mean(controls[name].correct))
                 row["binds"] = judge(ahead, above=0.0, control="no better than chance").verdict == "holds"
             rows.append(row)
         return pd.DataFrame(rows)

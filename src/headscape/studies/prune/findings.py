@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from math import nan
+
 from headscape.errors import InputError
 from headscape.intervals import Interval
 from headscape.pruning.criteria import CRITERIA, find_criterion
@@ -59,14 +61,16 @@ def _kept(r: PruneResult) -> list[Finding]:
         if own is None:
             continue
         facts = r.abilities[r.abilities["ability"] == ability].iloc[0]
-        levels = (
-            f"loss {r.intact[ability].mean:.3g} intact, {own.losses.mean():.3g} now, {facts['chance']:.3g} at chance"
-        )
+        before, now = r.levels(own)
+        chance = facts.get("right by chance", nan) if own.answers else facts["chance"]
+        levels = f"{'accuracy' if own.answers else 'loss'} {before:.3g} intact, {now:.3g} now, {chance:.3g} at chance"
         if not facts["binds"]:
             text = f"The intact model is not shown to beat chance in {_ABILITIES[ability]}, so no budget applies ({levels})."
             found.append(Finding(text, "abilities"))
             continue
-        price = percent(own.cost(0), "share of the advantage over chance that is lost")
+        price = percent(
+            own.cost(0), "drop of accuracy" if own.answers else "share of the advantage over chance that is lost"
+        )
         if ability not in r.budget:
             found.append(Finding(f"{_ABILITIES[ability].capitalize()} costs {price}: {levels}.", "abilities"))
             continue

@@ -122,6 +122,12 @@ def prepare_inputs(pruning: Pruning, model: Model, captured: Capture) -> Prepare
     """
     if pruning.windows < 3:
         raise InputError(f"{pruning.windows} windows to judge on are too few for an interval; give at least 3")
+    if not 0 <= pruning.repeats < 1:
+        raise InputError(f"the share of repeats lies between 0 and 1, not {pruning.repeats:g}")
+    if pruning.task is not None and model.task != "causal-lm":
+        raise InputError(
+            f"a task of prompts and completions is for a model that predicts text, and {model.source} does not"
+        )
     ranked, seed = replayed(model, captured), pruning.seed
     evidence = Evidence(captured.heads(pruning.block), model=model, samples=ranked, seed=seed, unit=pruning.unit)
     tokens = 1 if model.images is not None else int(ranked[0].stored["input_ids"].size)  # images have none
@@ -210,8 +216,6 @@ def _mixture(model: Model, text: Sequence[Sample], rows: Sequence[tuple[str, str
     if model.task != "causal-lm":
         return found
     share = pruning.repeats
-    if not 0 <= share < 1:
-        raise InputError(f"the share of repeats lies between 0 and 1, not {share:g}")
     windows = [sample.stored["input_ids"] for sample in text]
     found += repeats(model, windows, round(share / (1 - share) * len(text)), pruning.seed)
     for i, task in enumerate(task_ability(model, rows).tasks if rows else ()):
@@ -233,10 +237,6 @@ def _abilities(
 def _sentences(evidence: Evidence, pruning: Pruning, tokens: int) -> Prepared:
     """For an encoder: sentence pairs for selection and judging, and the other sentences to fit on."""
     model, ranked = evidence.network, evidence.samples
-    if pruning.task is not None:
-        raise InputError(
-            f"a task of prompts and completions is for a model that predicts text, and {model.source} does not"
-        )
     decode = partial(model.tokenizer.decode, skip_special_tokens=True)
     more = [] if pruning.calibrate is None else _more(pruning, model, tokens, set())[0] or []
     evidence.texts = [str(decode(sample.stored["input_ids"].tolist())) for sample in ranked]

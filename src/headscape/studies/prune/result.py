@@ -176,7 +176,7 @@ class PruneResult(StudyResult):
 
     @cached_property
     def costs(self) -> pd.DataFrame:
-        """What the proposal costs by ability: loss intact, of chance and now, cost with its interval, and its budget."""
+        """What the proposal costs by ability: loss or accuracy intact, by chance and now, cost and budget."""
         rows = []
         for ability in self.intact if self.proposal else ():
             own = self.curve("proposal", proposal=True, ability=ability)
@@ -185,14 +185,24 @@ class PruneResult(StudyResult):
             facts = self.abilities[self.abilities["ability"] == ability].iloc[0]
             bound = self.budget.get(ability)
             limit = f"{bound:.2%}" if bound is not None else "-" if facts["binds"] else "none: not shown to beat chance"
-            row = {"ability": ability, "intact": self.intact[ability].mean, "chance": facts["chance"]}
+            intact, now = self.levels(own)
+            chance = facts.get("right by chance", np.nan) if own.answers else facts["chance"]
+            row = {"ability": ability, "intact": intact, "chance": chance}
             price = _percent(own.cost(0)) if facts["binds"] else "-"
-            row |= {"now": float(own.losses.mean()), "cost": price, "budget": limit}
+            row |= {"now": now, "cost": price, "budget": limit}
             again = self.curve("healed", proposal=True, ability=ability)
             if again is not None:
-                row |= {"healed": float(again.losses.mean()), "cost healed": _percent(again.cost(0))}
+                row |= {"healed": self.levels(again)[1], "cost healed": _percent(again.cost(0))}
             rows.append({**row, "n": own.cost(0).n})
         return pd.DataFrame(rows)
+
+    def levels(self, curve: Curve) -> tuple[float, float]:
+        """The loss of the intact model and without the heads of a proposal; the accuracy where answers are counted."""
+        intact = self.intact[curve.ability]
+        if not curve.answers or intact.correct is None:
+            return intact.mean, float(curve.losses.mean())
+        right = float(intact.correct.mean())
+        return right, right - curve.cost(0).value
 
     @property
     def roles(self) -> dict[str, tuple[int, int]]:

@@ -23,7 +23,7 @@ from headscape.fingerprints import digest
 from headscape.pruning.compensation import COMPENSATIONS
 from headscape.pruning.criteria import CRITERIA, find_criterion, scores
 from headscape.pruning.evidence import Evidence
-from headscape.pruning.export import check_target
+from headscape.pruning.export import check_target, check_writable
 from headscape.pruning.forms import uniform_sets
 from headscape.pruning.units import UNITS as HEAD_UNITS
 from headscape.pruning.units import group_sizes
@@ -193,6 +193,8 @@ def prune(
     with torch_threads(work.asked_threads or free_threads()):
         live = pruning.prepare(own, captured)
         organized = add_organized(live.evidence, captured, controls=study)
+        if own.task == "causal-lm" and "retrieval" not in live.judging.parts:
+            work.say("retrieval from afar is not judged: the windows of this run are too few or too short for it")
         request.check(live.evidence, list(live.judging.parts))
         if organized is None and captured.run is not None and study:
             work.say(f"no criteria of the organized heads; for them run: headscape organize {captured.run.path}")
@@ -247,8 +249,12 @@ def _plain(budget: float | Mapping[str, float] | None) -> dict[str, float] | flo
 
 def _unit(request: _Request, model: Model, out: Any) -> str:
     """What is removed at a time; `InputError` where a smaller model is asked for and this one is not whole."""
-    if out is not None or request.heal:
-        check_changeable(model.module, "writing or healing a smaller model copies it")
+    if request.heal and model.task != "causal-lm":
+        raise InputError(f"healing distils the next token; {model.source} ({model.task}) predicts none")
+    if request.heal:
+        check_changeable(model.module, "healing a smaller model copies it")
+    if out is not None or request.kind == "uniform":
+        check_writable(model, "gguf" if out is not None and Path(out).suffix == ".gguf" else request.kind)
     if request.unit != "auto":
         return request.unit
     if out is None and request.kind != "uniform":
@@ -417,4 +423,6 @@ def _frame(ranking: Ranking, score: FloatArray, proposal: Sequence[HeadId]) -> p
     roles = roles_of(ranking.evaluations.live.evidence)
     if roles is not None:
         frame["role"] = roles
+    elif proposal:
+        ranking.evaluations.work.say("the roles of the removed heads are not known; for them: headscape organize RUN")
     return frame.assign(**ranking.scores)
