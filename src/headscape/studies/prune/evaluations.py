@@ -117,11 +117,11 @@ class Evaluations:
                 if not np.isfinite([controls[name].values, intact.values]).all():  # else it would pass for "at chance"
                     raise HeadscapeError(f"the loss of {name} or of its control is not finite; please report it")
                 ahead = mean_interval(controls[name].values - intact.values)
-                if by_answers(intact, self.judged_by(name)):
-                    ahead = share_change(1.0 * intact.correct - controls[name].correct)
+                right, by_chance = intact.correct, controls[name].correct
+                if by_answers(intact, self.judged_by(name)) and right is not None and by_chance is not None:
+                    ahead = share_change(right.astype(float) - by_chance)
+                    row["right by chance"] = float(by_chance.mean())
                 row |= {"chance": controls[name].mean}
-                if controls[name].correct is not None:
-                    row["right by chance"] = float(np.mean(controls[name].correct))
                 row["binds"] = judge(ahead, above=0.0, control="no better than chance").verdict == "holds"
             rows.append(row)
         return pd.DataFrame(rows)
