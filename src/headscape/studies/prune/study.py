@@ -31,7 +31,7 @@ from headscape.runs import Run
 from headscape.studies.prune.choosing import bounds_of, choose, search
 from headscape.studies.prune.evaluations import Evaluations
 from headscape.studies.prune.evidence import add_organized, roles_of
-from headscape.studies.prune.inputs import REPEATS
+from headscape.studies.prune.inputs import REPEATS, Prepared
 from headscape.studies.prune.judging import curves, healed, rivals
 from headscape.studies.prune.pruning import Pruning
 from headscape.studies.prune.ranking import FloatArray, Ranking, rank
@@ -193,8 +193,7 @@ def prune(
     with torch_threads(work.asked_threads or free_threads()):
         live = pruning.prepare(own, captured)
         organized = add_organized(live.evidence, captured, controls=study)
-        if own.task == "causal-lm" and "retrieval" not in live.judging.parts:
-            work.say("retrieval from afar is not judged: the windows of this run are too few or too short for it")
+        _say_unseen(live, work)
         request.check(live.evidence, list(live.judging.parts))
         if organized is None and captured.run is not None and study:
             work.say(f"no criteria of the organized heads; for them run: headscape organize {captured.run.path}")
@@ -238,6 +237,12 @@ def _contents(captured: Capture, pruning: Pruning, given: Mapping[str, Any]) -> 
     weights = {"model": pruning.fingerprint, "dtype": pruning.dtype}
     scores = {f"scores of {name}": digest(score.tolist()) for name, score in given.items()}
     return captured.content() | dict(pruning.data) | weights | scores
+
+
+def _say_unseen(live: Prepared, work: Work) -> None:
+    """Say where an ability of language models cannot be shown by these windows."""
+    if live.evidence.network.task == "causal-lm" and "retrieval" not in live.judging.parts:
+        work.say("retrieval from afar is not judged: the windows of this run are too few or too short for it")
 
 
 def _plain(budget: float | Mapping[str, float] | None) -> dict[str, float] | float | None:
