@@ -30,16 +30,23 @@ def coverage(make, interval, truth, seed=0):
 
 
 @pytest.mark.parametrize("n", [2, 3, 5, 10, 30])
-def test_means_and_paired_differences_of_normal_inputs_are_covered(n):
-    share, known = coverage(lambda rng: rng.normal(3, 2, n), mean_interval, 3)
-    assert 0.93 <= share <= 0.97 and known > 0.97  # a value near 0 by chance may look like another order of magnitude
+@pytest.mark.parametrize("mean", [0, 1, 1.5, 2, 3, 5, 10])
+def test_means_and_paired_differences_of_normal_inputs_are_covered(mean, n):
+    """A mean of 2 to 4 standard deviations is covered up to 97.3 % (200,000 draws): inputs of one sign may be skewed.
+
+    Student's interval alone covers 95 % of them; with z in place of t it covers 70 to 92 % of up to ten inputs.
+    """
+    share, known = coverage(lambda rng: rng.normal(mean, 1, n), mean_interval, mean)
+    assert 0.935 <= share <= 0.98 and known > 0.95  # a value near 0 by chance may look like another order of magnitude
+    share, known = coverage(lambda rng: rng.normal(mean, 1, n), student_interval, mean)
+    assert 0.935 <= share <= 0.965 and known == 1
 
     def paired(rng):
         common = rng.normal(0, 5, n)
-        return (common + rng.normal(1, 1, n)) - (common + rng.normal(0, 1, n))
+        return (common + rng.normal(mean, 0.6, n)) - (common + rng.normal(0, 0.8, n))
 
-    share, known = coverage(paired, mean_interval, 1)
-    assert 0.93 <= share <= 0.97 and known > 0.97
+    share, known = coverage(paired, mean_interval, mean)
+    assert 0.935 <= share <= 0.98 and known > 0.95
 
 
 @pytest.mark.parametrize("n", [2, 3, 5, 10, 30])

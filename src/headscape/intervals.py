@@ -30,8 +30,8 @@ LEVEL = 0.95
 NAN = float("nan")
 TOO_FEW = "too few to say"
 DECADES, ENOUGH = 2.0, 10
-"""Spread of logarithms (sd) beyond which fewer inputs than `ENOUGH` have no interval: that of log-normal ones covers
-less than 90 % (docs/verdicts.md has the table)."""
+"""Spread of logarithms (sd) beyond which fewer inputs than `ENOUGH` have no interval. Samples of such a law that spread
+less have one, and it covers less than 90 % (docs/verdicts.md has the table): no lower limit mends that."""
 FAR = 1000.0
 """An interval is not shown if an end lies further from the estimate than this many times the estimate. Two inputs that
 differ by a factor of 3 give such an interval: it covers, and says nothing."""
@@ -134,7 +134,8 @@ def mean_interval(values: npt.ArrayLike) -> Interval:
 
     Student's interval covers 95 % for normal inputs whatever their number, and too little for skewed ones. Inputs of
     one sign may be skewed: for them it is joined with Cox's interval for log-normal inputs, exp(m + s^2/2 +- t
-    sqrt(s^2/n + s^4/2(n + 1))) with m and s those of the logarithms, which is the same where inputs hardly vary. Few
+    sqrt(s^2/n + s^4/2(n + 1))) with m and s those of the logarithms, which is the same where inputs hardly vary; normal
+    inputs whose mean is 2 to 4 standard deviations are then covered up to 97.3 %. Few
     inputs over many orders of magnitude have none, and neither have inputs that all agree. NaN inputs are left out and do
     not count.
 

@@ -29,7 +29,7 @@ GIVEN = {
     "scale": {"0.5 GB", "1 GB", "2 GB", "256 GB", "1.5 times", "10 s"},
     "softmax": {"0.01 nats", "1 %", "more than half"},
     "spectra": {"0.5", "1 %", "90 %", "99 %", "1e-8", "8 bits"},
-    "verdicts": {"16 %", "97 %", "5e19", "four orders of magnitude"},
+    "verdicts": {"16 %", "90 %", "98 %", "5e19", "four orders of magnitude"},
     "theory/collapse": {"1e-7", "1.8e-6"},
     "theory/matrices": {"4 bits", "99 %"},
     "theory/regularity": {"1.5"},

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import numpy as np
@@ -86,19 +86,27 @@ class CollapseResult(StudyResult):
         found: Array = np.maximum(self.residual[self.at(variant)], self.floor[self.at(variant)])
         return found
 
-    def is_round_off(self, variant: str, layer: int = -1) -> bool:
-        """Whether the residuals of all inputs after a layer are no larger than round-off."""
+    def round_off(self, variant: str, layer: int = -1) -> Array:
+        """Whether the residual of each input after a layer is no larger than round-off, (n_input,)."""
         assert self.floor is not None
-        return bool(self.residuals(variant)[:, layer].max() <= self.floor[self.at(variant)])
+        return np.asarray(self.residuals(variant)[:, layer] <= self.floor[self.at(variant)])
+
+    def is_round_off(self, variant: str, layer: int = -1) -> bool:
+        """Whether the residual of an input after a layer is no larger than round-off: then there is no mean of them."""
+        return bool(self.round_off(variant, layer).any())
 
     def interval(self, variant: str, layer: int = -1) -> Interval:
-        """Geometric mean over inputs of the relative residual after a layer, with its interval; none for round-off."""
-        values = self.residuals(variant)[:, layer]
-        if self.is_round_off(variant, layer):
-            return Interval(float(values.max()), n=len(values), why="round-off")
+        """Geometric mean over inputs of the relative residual after a layer, with its interval.
+
+        Where inputs are round-off it is the largest, a bound without an interval. None is above 2: subtracting the mean
+        row at most doubles either norm.
+        """
+        values, lost = self.residuals(variant)[:, layer], int(self.round_off(variant, layer).sum())
+        if lost:
+            why = "round-off" if lost == len(values) else f"at most that; {lost} are round-off"
+            return Interval(float(values.max()), n=len(values), why=why)
         assert self.floor is not None
-        span, floor = geometric_interval(values), float(self.floor[self.at(variant)])
-        return replace(span, low=max(span.low, floor)) if span.known else span
+        return geometric_interval(values).within(float(self.floor[self.at(variant)]), 2.0)
 
     def alike(self, variant: str, different: bool = False) -> list[Similarity]:
         """Mode, median, mean and share of similarities over all inputs, before the first layer and after each."""

@@ -94,16 +94,16 @@ def _shots(r: PromptResult) -> Finding:
         control = f", {float(random.mean()):.2f} with random weights"
     verdict = _beyond_random(verdict, None if random is None else mean_interval(share["trained"] - random), "above")
     rest = f"""
-        . Of the weight on words and clues, {mean_interval(share["trained"])} stays within the shot (the target's words
+        . Of the weight on words and clues, {mean_interval(share["trained"]).within(0, 1)} stays within the shot (the target's words
         included); {float(share["uniform"].mean()):.2f} under uniform attention{control}, and
-        {mean_interval(share["distance"])} if attention knew distances alone. The boundary itself adds {gain}.
+        {mean_interval(share["distance"]).within(0, 1)} if attention knew distances alone. The boundary itself adds {gain}.
     """
     return on_claim("prompt.shots", verdict, rest, "shots")
 
 
 def _cosines(r: PromptResult) -> Finding:
     partial = r.tested("partial")
-    largest = mean_interval(np.abs(partial).max(axis=1))
+    largest = mean_interval(np.abs(partial).max(axis=1)).within(0, 1)
     verdict = judge(largest, below=MINIMAL, control="a minimal correlation, in every layer of a prompt")
     best = int(np.abs(partial.mean(axis=0)).argmax())
     inner, p = mean_interval(r.tested("partial_inner").mean(axis=1)), r.tested("p")

@@ -72,8 +72,8 @@ class PromptResult(StudyResult):
         return np.asarray(self.measures[self.versions.index(version), :, :, MEASURES.index(measure)])
 
     def mean(self, version: str, measure: str) -> Interval:
-        """Mean over layers, with its interval over prompts."""
-        return mean_interval(self.of(version, measure).mean(axis=1))
+        """Mean over layers, with its interval over prompts; all measures lie between 0 and 1."""
+        return mean_interval(self.of(version, measure).mean(axis=1)).within(0, 1)
 
     def loss(self, version: str) -> Interval:
         """Loss over the clues, with its interval over prompts."""
