@@ -57,7 +57,7 @@ hs.show(mine, 0, 1)
 # A role of your own
 # ------------------
 # Any function of maps (query, key, head) and tokens can be a role. ``chance`` is then its mean score on 19 copies with shuffled rows,
-# and a head ``holds`` the role if it beats all of them, which one head in twenty does by accident. These heads are random, and none does.
+# and a head ``has_role`` if it beats all of them, which one head in twenty does by accident. These heads are random, and none does.
 
 
 def looks_far(maps, tokens):

@@ -31,7 +31,7 @@ def test_an_organized_run_shows_what_of_the_circuits_bears_on_a_role(tmp_path):
     known = hs.organize(tmp_path / "run", model=model).heads.set_index(["block", "layer", "head"])
     for role, columns in {"first": ["score_key", "sink_features"], "induction": ["copying", "score_pair"]}.items():
         found = hs.find_heads(tmp_path / "run", role, top=None).set_index(["block", "layer", "head"])
-        assert list(found.columns) == ["score", "chance", "share", *columns, "holds"]
+        assert list(found.columns) == ["score", "chance", "share", *columns, "has_role"]
         pd.testing.assert_frame_equal(found[columns], known.loc[found.index, columns])
         shown = CliRunner().invoke(app, ["heads", str(tmp_path / "run"), "--role", role]).stdout
         assert all(f"{column}: " in shown for column in columns)

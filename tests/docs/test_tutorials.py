@@ -35,7 +35,7 @@ def test_any_matrix(run, capsys):
 def test_attentions_from_elsewhere(run):
     names = run("bring_attentions")
     found = names["hs"].find_heads(names["mine"], "previous token", top=1).iloc[0]
-    assert (found["layer"], found["head"]) == (0, 1) and found["holds"]
+    assert (found["layer"], found["head"]) == (0, 1) and found["has_role"]
 
 
 def test_a_study_of_ones_own(run, load):
@@ -47,7 +47,7 @@ def test_a_study_of_ones_own(run, load):
 
 def test_induction_heads(run, load, capsys):
     names = run("find_induction_heads")
-    assert tuple(names["heads"].iloc[0][["layer", "head"]]) == (18, 6) and names["heads"]["holds"].all()
+    assert tuple(names["heads"].iloc[0][["layer", "head"]]) == (18, 6) and names["heads"]["has_role"].all()
     intact, without, others = (float(line.split()[-2]) for line in capsys.readouterr().out.splitlines())
     assert without > intact + 2 and abs(others - intact) < 0.5  # it copies with them, and not with others
 

@@ -18,7 +18,7 @@ COLUMNS = {
     "score_key": "score_key: the same of the key alone, whatever the query",
     "score_pair": "score_pair: the same of the pair of tokens, what distance and key leave",
     "sink_features": "sink_features: share of the first token's score that the five largest features of its key make",
-    "holds": "share: of the inputs in which the head has the role; holds: whether it counts as a head of the role",
+    "has_role": "share: of the inputs in which the head has the role; has_role: whether its mean score gives it the role",
 }
 
 
@@ -44,7 +44,7 @@ def heads(
     with warnings.catch_warnings(record=True) as heard, progress_bar("reading maps", asked.quiet) as progress:
         warnings.simplefilter("always", UserWarning)
         found = heads_by_role(run, [role] if role is not None else meanings, block=block, progress=progress)
-    tables = {name: (one if role is not None else one[one["holds"]]).head(top) for name, one in found.items()}
+    tables = {name: (one if role is not None else one[one["has_role"]]).head(top) for name, one in found.items()}
     for line in dict.fromkeys(str(one.message) for one in heard):
         err.print(line, soft_wrap=True)  # also of JSON, which goes elsewhere
     if opened.gap:

@@ -94,12 +94,12 @@ def test_the_induction_head_made_by_hand_is_found_and_a_random_one_is_not():
     captured = capture(TwoLayers())
     found = hs.find_heads(captured, "induction", top=1).iloc[0]
     assert (found["layer"], found["head"]) == (1, 0)
-    assert found["score"] > 0.95 and found["share"] == 1 and found["holds"] and found["chance"] < 0.1
+    assert found["score"] > 0.95 and found["share"] == 1 and found["has_role"] and found["chance"] < 0.1
     previous = hs.find_heads(captured, "previous token").iloc[0]
-    assert (previous["layer"], previous["head"]) == (0, 1) and previous["holds"]
+    assert (previous["layer"], previous["head"]) == (0, 1) and previous["has_role"]
     for seed in range(3):
         random = hs.find_heads(capture(TwoLayers(seed + 1)), "induction", top=None)
-        assert not random["holds"].any() and random["score"].max() < 0.2
+        assert not random["has_role"].any() and random["score"].max() < 0.2
 
 
 def test_all_roles_at_once_are_what_each_is_alone_from_one_reading(tmp_path, monkeypatch):
@@ -130,14 +130,14 @@ def test_a_role_of_ones_own_is_a_function_of_maps_and_tokens():
         return np.array([np.diagonal(maps[:, :, h], -2).mean() for h in range(maps.shape[2])])
 
     found = hs.find_heads(captured, two_back, top=None)
-    assert list(found.columns) == ["block", "layer", "head", "score", "chance", "share", "holds"]
+    assert list(found.columns) == ["block", "layer", "head", "score", "chance", "share", "has_role"]
     X = captured.tensor(0)
     own = np.mean(
         [[np.diagonal(captured.tensor(i).values[:, :, h], -2).mean() for h in range(4)] for i in range(4)], axis=0
     )
     np.testing.assert_allclose(np.sort(found["score"])[::-1], np.sort(own)[::-1], rtol=1e-6)
     noise = hs.AttentionTensor(np.random.default_rng(0).dirichlet(np.ones(12), (12, 40)).transpose(0, 2, 1))
-    assert hs.find_heads(noise, two_back, top=None)["holds"].mean() < 0.2
+    assert hs.find_heads(noise, two_back, top=None)["has_role"].mean() < 0.2
     with pytest.raises(hs.InputError, match="a score per head"):
         hs.find_heads(X, lambda maps, tokens: 1.0)
 

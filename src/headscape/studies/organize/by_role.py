@@ -85,15 +85,15 @@ def find_heads(
     DataFrame
         block, layer, head, score (mean over batches), chance (the score of attention spread at random; for your own
         function its mean score on shuffled rows, of which a head must beat all 19), share (of the batches in which
-        the head holds the role), holds. Before it, what of the head's circuits bears on the role, where the model was
-        there: copying (OV) for repeated tokens, and of an organized run score_distance, score_key or score_pair (QK) and
-        sink_features.
+        the head holds the role), has_role (by its mean score; for your own function, in most batches). Before it, what of
+        the head's circuits bears on the role, where the model was there: copying (OV) for repeated tokens, and of an
+        organized run score_distance, score_key or score_pair (QK) and sink_features.
 
     >>> maps = np.zeros((4, 4, 2)); maps[1:, 0, 0] = 1; maps[:, :, 1] = 0.25; maps[0, 0, 0] = 1
-    >>> hs.find_heads(hs.AttentionTensor(maps), "sink")[["layer", "head", "score", "holds"]]
-       layer  head  score  holds
-    0      0     0   1.00   True
-    1      0     1   0.25  False
+    >>> hs.find_heads(hs.AttentionTensor(maps), "sink")[["layer", "head", "score", "has_role"]]
+       layer  head  score  has_role
+    0      0     0   1.00      True
+    1      0     1   0.25     False
     """
     if top is not None:
         integer("top", top, low=1)
@@ -103,7 +103,7 @@ def find_heads(
     if callable(role):
         found = pd.concat([_own(X, role, random_state) for X in _tensors(source, block)])
         found = found.groupby(["block", "layer", "head"], sort=False, as_index=False).mean()
-        found["holds"] = found["share"] > 0.5
+        found["has_role"] = found["share"] > 0.5
     else:
         found = _named(_measured(source, [find_role(role)], block, model, random_state, Work()), find_role(role))
     found = _best_first(found)
@@ -181,7 +181,7 @@ def _named(parts: Parts, role: str) -> pd.DataFrame:
         found[name] = table[name].to_numpy()
     for name in [name for name in CIRCUITS.get(role, ()) if name in heads]:
         found[name] = heads[name].iloc[table["number"]].to_numpy()
-    return found.assign(holds=table["enough"].to_numpy(dtype=bool))
+    return found.assign(has_role=table["enough"].to_numpy(dtype=bool))
 
 
 def _results_of(source: Any) -> list[OrganizeResult]:

@@ -129,7 +129,7 @@ def _depth(r: OrganizeResult) -> list[Finding]:
         return []
     chance = of_draws(float(np.median(r.depth_permuted)), r.depth_permuted, len(r.depth_permuted))
     own = mean_interval(r.depth)
-    verdict = _judge(r, own, above=chance, control="permuted heads")
+    verdict = _judge(r, own, above=chance, control="permuted heads, the brackets hold 95 % of n draws")
     rest = f"""
         : the distance between two heads grows with that between their layers (Mantel's rank correlation {own}; the
         largest of {len(r.depth_permuted)} permutations of the heads has {r.depth_permuted.max():.2f}).
@@ -141,7 +141,9 @@ def _clustered(r: OrganizeResult) -> list[Finding]:
     if r.dip is None or r.dip_ring is None:
         return []
     ring, own = of_draws(float(np.median(r.dip_ring)), r.dip_ring, len(r.dip_ring)), mean_interval(r.dip)
-    verdict = _judge(r, own, above=ring, control="as many points on a ring, a continuous shape")
+    verdict = _judge(
+        r, own, above=ring, control="as many points on a ring, a continuous shape; the brackets hold 95 % of n draws"
+    )
     values = np.abs(markov_spectrum(r.affinity, min(6, len(r.heads) - 1)).values)
     rest = f"""
         . The distances between heads have a dip of {own} (Hartigan's: 0 for one mode, 1/4 for two sharp ones), points on

@@ -121,6 +121,7 @@ def _aligned(r: SpectraResult) -> Finding:
     chance = float(r.heads["by_chance"].mean())
     most, first = float(binom.ppf(SURE, n, chance)), 0 if r.initial_heads is None else _beyond(r.initial_heads["z"])
     control = f"the most that random rotations make in {SURE:.0%} of cases" if most >= first else "before training"
+    control = f"of {n} heads; {control}"
     verdict = judge(exactly(_beyond(z)), above=max(most, first), control=control)
     controls = [f"random rotations make {n * chance:.1f} such heads"]
     controls += [f"{_beyond(r.initial_heads['z'])} at initialization"] if r.initial_heads is not None else []

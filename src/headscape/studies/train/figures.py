@@ -63,7 +63,7 @@ def shown_table(r: TrainResult) -> pd.DataFrame:
     """One row per arm, numbers with their intervals; then the baselines."""
     rows = []
     for row in r.to_frame().to_dict("records"):
-        change = f"{row['change']:+.3g}{_span(row, 'change', 3)}" if "change" in row else ""
+        change = f"{row['change']:+.3g}{_span(row, 'change', 3)} (n = {row['change_n']})" if "change" in row else ""
         rows.append(
             {
                 "arm": base_arm(row["arm"]).title,

@@ -156,7 +156,7 @@ class TrainResult(StudyResult):
             row |= {"score": score.value, "score_low": score.low, "score_high": score.high}
             if "standard" in self.arms:
                 change = self.difference(arm)
-                row |= {"change": change.value, "change_low": change.low, "change_high": change.high}
+                row |= change.columns("change")
             for lesion in ("uniform", "removed"):
                 row[lesion] = float((self.scores(arm, lesion) - self.scores(arm)).mean())
             last = self.last[self.last["arm"] == arm]
