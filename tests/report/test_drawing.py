@@ -75,6 +75,27 @@ def test_names_under_a_file_do_not_run_into_each_other():
         assert not overlaps(figure("violins", groups=groups))
 
 
+@pytest.mark.parametrize("n", [24, 28, 40, 48, 64])
+def test_tokens_along_a_map_do_not_run_into_each_other(n):
+    tokens = [f"·token{i}" for i in range(n)]
+    panels = [{"name": name, "values": np.eye(n), "key_tokens": tokens, "query_tokens": tokens} for name in "ab"]
+    with style():
+        drawn = figure("maps", panels=panels)
+        assert not overlaps(drawn)
+        rows = [label.get_window_extent() for label in drawn.axes[0].get_yticklabels()]
+    assert all(a.y0 >= b.y1 - 1 for a, b in itertools.pairwise(rows)) and len(rows) >= 6
+
+
+def test_the_number_of_inputs_stands_on_a_figure_with_intervals():
+    bars_ = {"names": ["a", "b", "c"], "values": [1.0, 2.0, 3.0], "low": [0.5, 1.5, np.nan], "high": [2.0, 3.0, np.nan]}
+    assert figure("bars", **bars_, n=[8, 8, 3]).axes[0].get_title() == "F (n = 8)"  # what has no interval has no n
+    assert figure("bars", **bars_, n=[8, 10, 3]).axes[0].get_title() == "F (n = 8 to 10)"
+    plain = {"name": "a line", "x": [0.0, 1.0], "y": [1.0, 2.0]}
+    ends = {"low": [0.5, 1.5], "high": [2.0, 3.0]}
+    assert figure("lines", series=[plain, plain | ends | {"n": [5]}]).axes[0].get_title() == "F (n = 5)"
+    assert figure("lines", series=[plain | ends | {"range": True}, plain]).axes[0].get_title() == "F"
+
+
 def test_the_name_of_an_axis_is_whole_also_above_long_names_of_bars():
     names = [f"Corollary 1, shuffled head, {i}" for i in range(11)]
     label = "change, of the final hidden state (relative)"

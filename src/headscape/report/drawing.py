@@ -26,6 +26,7 @@ from headscape.report.marks import (
     error_bars,
     grouped,
     limits,
+    number_of_inputs,
     printed,
     shapes,
     ticks,
@@ -47,6 +48,8 @@ WIDEST = 48
 """Characters of two names that stand side by side in the legend of a column."""
 LETTER = 0.04
 """Inches that a letter of a steep name is high."""
+NAMED = 28
+"""Tokens that can be named along a map of one column, in the smallest type, without running into each other."""
 FEW_NAMES = 6
 """Long names that fit under a column where they are slanted a little."""
 ATTENTION = LinearSegmentedColormap.from_list("attention", _BLUES)
@@ -87,8 +90,9 @@ def words(text: object, limit: int = 60) -> str:
 
 
 def label_axes(ax: Axes, spec: FigureSpec) -> None:
-    """Set title, labels and scales."""
-    ax.set(title=fill(words(spec.title, 120), 40), xlabel=words(spec.x_label), ylabel=fill(words(spec.y_label), 26))
+    """Set title (with the number of inputs behind intervals), labels and scales."""
+    ax.set(title=fill(words(spec.title, 120) + number_of_inputs(spec), 40))
+    ax.set(xlabel=words(spec.x_label), ylabel=fill(words(spec.y_label), 26))
     ax.set(xscale="log" if spec.log_x else "linear", yscale="log" if spec.log_y else "linear")
     for axis, log, name in ((ax.xaxis, spec.log_x, "x"), (ax.yaxis, spec.log_y, "y")):
         span = decades(spec, name) if log else math.inf
@@ -240,9 +244,10 @@ def _maps(spec: FigureSpec) -> Figure:
         image = ax.imshow(shown, aspect="auto", cmap=colours, interpolation="nearest", vmin=low, vmax=high)
         ax.set_title(words(panel.get("name", "")), fontsize=8)
         for axis, n, key in ((ax.xaxis, values.shape[1], "key_tokens"), (ax.yaxis, values.shape[0], "query_tokens")):
-            tokens, at = panel.get(key), ticks(n, 48 if n <= 48 else 12)
+            tokens, at = panel.get(key), ticks(n, NAMED if n <= 48 else 12)
             axis.set_ticks(at, [words(tokens[j], 10) if tokens else str(j) for j in at], fontsize=4 if n <= 48 else 6)
-        ax.tick_params(axis="x", rotation=70)
+        for label in ax.get_xticklabels():  # each ends at its tick
+            label.set(rotation=70, rotation_mode="anchor", ha="right", va="center")
         ax.set(xlabel="key", ylabel="query")
         figure.colorbar(image, ax=ax, shrink=0.85, label="" if signed else "square root of attention")
     for ax in axes.flat[len(panels) :]:

@@ -21,6 +21,7 @@ __all__ = [
     "error_bars",
     "grouped",
     "limits",
+    "number_of_inputs",
     "numbers",
     "printed",
     "shapes",
@@ -87,6 +88,17 @@ def error_bars(spec: FigureSpec, values: FloatArray) -> tuple[FloatArray, FloatA
         return None
     below, above = values - numbers(low, spec, "low"), numbers(high, spec, "high") - values
     return np.maximum(np.nan_to_num(below), 0), np.maximum(np.nan_to_num(above), 0)
+
+
+def number_of_inputs(spec: FigureSpec) -> str:
+    """How many inputs stand behind the intervals of a figure, " (n = 8 to 10)" if it differs; nothing without intervals."""
+    found: set[int] = set()
+    for part in (spec.data, *spec.data.get("series", ())):
+        if part.get("low") is not None and part.get("n") is not None:
+            shown = np.isfinite(numbers(part["low"], spec, "low"))
+            found |= {int(n) for n in np.broadcast_to(part["n"], shown.shape)[shown] if n}
+    ends = dict.fromkeys((min(found), max(found))) if found else ()
+    return f" (n = {' to '.join(map(str, ends))})" if ends else ""
 
 
 def limits(values: npt.NDArray[Any], centre: float | None) -> tuple[float, float] | None:

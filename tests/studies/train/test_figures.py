@@ -7,7 +7,7 @@ import pandas as pd
 import pytest
 
 from headscape.hopfield.networks import base_arm
-from headscape.studies.train.figures import paper_tables
+from headscape.studies.train.figures import paper_tables, shown_table
 
 ARMS = ("standard", "hidden", "skip", "both")
 
@@ -73,6 +73,13 @@ def test_the_papers_figures_as_tables_have_every_layer_and_arm(result):
     assert set(similarity["standard"]) == {"0.55 / 0.55 / 0.55 / 0.00%"}
     assert set(similarity["both (Hopfield)"]) == {"0.55 / 0.55 / 0.66 / 25.00%"}
     assert list(entropy["standard"])[:2] == ["0.00 / 0.01 / 0.02", "0.10 / 0.11 / 0.12"]
+
+
+def test_a_paired_change_has_its_own_number_of_seeds(made_up):
+    result = made_up({"standard": [2.5, 2.53, 2.47], "hidden": [2.4, 2.42, 2.41]})
+    assert result.to_frame().set_index("arm").loc["hidden", "change_n"] == 3
+    shown = shown_table(result).set_index("arm")["change"]
+    assert shown["hidden state"].endswith("] (n = 3)") and shown["standard"] == ""
 
 
 def test_paired_changes_of_one_sign_have_students_interval(made_up):
