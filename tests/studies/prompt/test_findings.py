@@ -115,6 +115,15 @@ def test_flat_and_worse_takes_both(result):
         assert by_claim(replace(flat, losses=losses))["downscaled"].verdict == verdict
 
 
+def test_no_share_has_an_interval_beyond_1(result):
+    nearly = result.measures.copy()
+    nearly[0] = np.array([0.7, *[0.999] * (N_PROMPT - 1)])[:, None, None]
+    assert all(replace(result, measures=nearly).mean("trained", name).high == 1 for name in MEASURES)
+    nearly[0, :, :, MEASURES.index("cross")] = 1 - nearly[0, :, :, MEASURES.index("within")]
+    text = by_claim(replace(result, measures=nearly))["shots"].text
+    assert ", 1] (n = 6) stays within the shot" in text
+
+
 def test_shots_must_beat_what_being_near_gives(result):
     def gain(size):
         distance = result.measures[0].copy()
