@@ -3,6 +3,7 @@
 Also tests studies.organize.heads, studies.organize.summary, studies.organize.units.
 """
 
+import re
 from dataclasses import replace
 from types import SimpleNamespace
 from typing import ClassVar
@@ -209,6 +210,16 @@ def test_findings_say_what_the_numbers_say(run):
     assert f"{result.energy[:, 0].mean():.3f}" in next(
         text for text in texts if "shuffled" in text and "energy" in text
     )
+
+
+def test_brackets_of_a_control_say_that_they_hold_its_draws(run):
+    """Permutations and rings: n counts draws there, not inputs."""
+    result, rng = organize(run[0]), np.random.default_rng(0)
+    own, draws = 0.5 + 0.01 * rng.normal(size=len(result.entropies)), 0.1 * rng.normal(size=60)
+    known = replace(result, depth=own, depth_permuted=draws, dip=own, dip_ring=draws)
+    rules = {f.claim: f.judgement.why for f in known.findings() if f.judgement}
+    for claim, control in (("depth", "permuted heads,"), ("clustered", "a continuous shape;")):
+        assert re.search(rf"\] \(n = 60\) \(.*{control} the brackets hold 95 % of n draws\)$", rules[f"organize.{claim}"])
 
 
 def test_noise_does_not_beat_its_null(tmp_path):
