@@ -219,7 +219,9 @@ def test_brackets_of_a_control_say_that_they_hold_its_draws(run):
     known = replace(result, depth=own, depth_permuted=draws, dip=own, dip_ring=draws)
     rules = {f.claim: f.judgement.why for f in known.findings() if f.judgement}
     for claim, control in (("depth", "permuted heads,"), ("clustered", "a continuous shape;")):
-        assert re.search(rf"\] \(n = 60\) \(.*{control} the brackets hold 95 % of n draws\)$", rules[f"organize.{claim}"])
+        assert re.search(
+            rf"\] \(n = 60\) \(.*{control} the brackets hold 95 % of n draws\)$", rules[f"organize.{claim}"]
+        )
 
 
 def test_noise_does_not_beat_its_null(tmp_path):
