@@ -7,6 +7,7 @@ from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
 
 import headscape as hs
+from headscape.papers import claims
 
 DOCS = Path(__file__).parents[2] / "docs"
 PACKAGES = {"collapse": "headscape.studies.collapse.study", "report": "headscape.report.showing"}
@@ -51,6 +52,23 @@ def test_every_page_links_the_glossary():
     pages -= {DOCS / "glossary.md", DOCS / "changelog.md"}
     assert not [page.name for page in pages if "glossary.md)" not in page.read_text()]
     assert not [file.name for file in (DOCS / "tutorials").glob("*.py") if ":doc:`/glossary`" not in file.read_text()]
+
+
+def test_words_are_spelled_one_way():
+    """Hölder and learned, on pages and in what the program says; keys and ids stay as they are."""
+    said = [
+        page.read_text() for page in DOCS.rglob("*.md") if not {"_build", "made"} & set(page.relative_to(DOCS).parts)
+    ]
+    said += [file.read_text() for file in (DOCS.parent / "src" / "headscape" / "studies").rglob("findings.py")]
+    said += [f"{one.statement} {one.statistic} {one.holds} {one.fails}" for one in claims().values()]
+    assert not [found for text in said for found in re.findall(r"\b[Hh]oelder|(?<![.])\blearnt\b", text)]
+
+
+def test_the_percent_sign_stands_beside_its_number():
+    kept = [
+        text for file in (DOCS / "results").rglob("*.json") for text in re.findall(r'"text": "(.+)"', file.read_text())
+    ]
+    assert len(kept) > 100 and not [text for text in kept if re.search(r"\(n = [^)]*\) %", text)]
 
 
 def test_the_tables_of_the_pages_are_those_of_the_results():

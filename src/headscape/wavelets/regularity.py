@@ -1,4 +1,4 @@
-"""How regular a matrix is on two trees: mixed Hoelder exponents, the constants of eq. 2, mixed differences."""
+"""How regular a matrix is on two trees: mixed Hölder exponents, the constants of eq. 2, mixed differences."""
 
 from __future__ import annotations
 
@@ -87,9 +87,9 @@ def holder_exponent(
     n_draws: int = 100,
     random_state: int = 0,
 ) -> HolderFit:
-    r"""Measure the mixed Hoelder exponent of a matrix on two trees from its Haar coefficients.
+    r"""Measure the mixed Hölder exponent of a matrix on two trees from its Haar coefficients.
 
-    A mixed alpha-Hoelder matrix (eq. 2, with the tree metric) has
+    A mixed alpha-Hölder matrix (eq. 2, with the tree metric) has
 
     .. math:: |\langle g, \psi_F \psi_G \rangle| \le C \|\psi_F\|_1 \|\psi_G\|_1 (|F| |G| / nm)^\alpha
 

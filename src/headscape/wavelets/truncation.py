@@ -25,7 +25,7 @@ def truncated(
     """The array from so many of its Haar coefficients, for each of `counts`; ties go to the first index.
 
     "magnitude" is the best choice for every count; "support" takes the largest supports, whatever the array holds: the
-    sparse grid, for which a mixed alpha-Hoelder array has an error of k^-alpha up to logarithms.
+    sparse grid, for which a mixed alpha-Hölder array has an error of k^-alpha up to logarithms.
 
     >>> X = np.kron([[1.0, 5.0], [2.0, 2.0]], np.ones((2, 2)))
     >>> [bool(np.allclose(found, X)) for found in truncated(X, [PartitionTree.dyadic(4)] * 2, (2, 4))]

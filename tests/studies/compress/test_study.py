@@ -57,7 +57,7 @@ def test_rates_are_slopes():
     made, found = rate(0.6)
     np.testing.assert_allclose(made.rates["organized"], 0.4)
     assert found.verdict == "holds" and found.judgement.statistic.value == pytest.approx(0.1)
-    assert f"as k^-a with a = {mean_interval(slopes)};" in found.text  # one sign, not two
+    assert f"as k^-a with a = {mean_interval(slopes)}. " in found.text  # one sign, not two
     promised = [
         any("promised" in line["name"] for line in rate(alpha)[0].figures()[0].data["series"]) for alpha in (0.6, 1e-3)
     ]

@@ -112,9 +112,9 @@ def test_fewer_than_eight_inputs_decide_nothing(n):
 
 def test_random_weights_say_what_is_not_learnt(result):
     found = by_claim(result)
-    assert found["neighbours"].holds and "not learnt" in found["neighbours"].text
+    assert found["neighbours"].holds and "not learned" in found["neighbours"].text
     alone = by_claim(changed(result, control=None, control_folds=None))
-    assert alone["neighbours"].holds and "not learnt" not in alone["neighbours"].text
+    assert alone["neighbours"].holds and "not learned" not in alone["neighbours"].text
 
 
 @pytest.mark.parametrize(("change", "verdict"), [(0.5, "holds"), (-0.5, "does not hold")])

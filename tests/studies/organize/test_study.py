@@ -14,6 +14,7 @@ import pytest
 
 import headscape as hs
 from headscape.studies import load_results
+from headscape.studies.organize.clusters import FolderRole
 from headscape.studies.organize.result import ENTROPIES, OrganizeResult
 from headscape.studies.organize.study import organize
 from headscape.studies.organize.units import shuffled_rows
@@ -222,6 +223,15 @@ def test_brackets_of_a_control_say_that_they_hold_its_draws(run):
         assert re.search(
             rf"\] \(n = 60\) \(.*{control} the brackets hold 95 % of n draws\)$", rules[f"organize.{claim}"]
         )
+
+
+def test_one_cluster_is_no_clusters(run, monkeypatch):
+    result = organize(run[0])
+    role = result.heads["role"].iloc[0]
+    for n, said in ((1, "in 1 cluster a role"), (2, "in 2 clusters a role")):
+        roles = [FolderRole(level=1, folder=0, size=2, role=role, count=1, p=0.5)] * n
+        monkeypatch.setattr(type(result), "folder_roles", roles)
+        assert any(said in finding.text for finding in result.findings())
 
 
 def test_noise_does_not_beat_its_null(tmp_path):

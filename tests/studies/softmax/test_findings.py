@@ -87,6 +87,12 @@ def test_invariance_is_judged_on_heads_that_uniform_attention_fails(corollary, u
     assert verdict(result(changes={"corollary": corollary, "mean": uniform}), "invariance") == expected
 
 
+@pytest.mark.parametrize(("n", "said"), [(1, "only 1 head is shown"), (2, "only 2 heads are shown")])
+def test_too_few_heads_that_need_their_map_are_counted_in_words(n, said):
+    found = result(changes={"corollary": 0.001, "mean": [1.0] * n + [0.001] * (N_HEAD - n)})
+    assert said in next(f for f in found.findings() if f.claim == "softmax.invariance").judgement.why
+
+
 @pytest.mark.parametrize(
     ("corollary", "shown"),
     [

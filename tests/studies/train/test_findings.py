@@ -42,8 +42,9 @@ def test_aligned_tokens_are_only_removed_where_there_were_some(made_up):
     scores = dict.fromkeys(("standard", "hidden", "skip", "both"), BASE)
     said = {share: made_up(scores, aligned=share).findings()[5] for share in (0.0, 0.3)}
     assert said[0.0].verdict == "cannot tell" and "no group of aligned tokens" in said[0.0].judgement.why
-    assert said[0.3].verdict == "holds" and "at most 30 [30, 30.1] (n = 3) %" in said[0.3].text
+    assert said[0.3].verdict == "holds" and "is 30 [30, 30.1] (n = 3) with standard" in said[0.3].text
     assert "pairs of different tokens" in said[0.3].text
+    assert ") %" not in said[0.0].text  # the sign would stand behind n
 
 
 @pytest.mark.parametrize(("kind", "baseline"), [("gpt", 2.4), ("gpt", 2.51), ("vit", 3.0)])

@@ -89,10 +89,9 @@ def _population(r: CollapseResult) -> Finding:
     if r.different is not None:
         unlike = f" ({np.mean([s.share for s in r.alike('standard', True)[1:]]):.2%} of pairs of different tokens)"
     rest = (
-        f": the cosines of pairs of tokens have their mode above {PEAK:g} in "
-        f"{own.scaled(100)} % of the layers ({PAPER}: in every layer of the networks they "
-        f"trained). On average {shares['standard']:.2%} of pairs have a cosine of {ALIKE:g} or more{unlike}; before the "
-        f"first layer {r.alike('standard')[0].share:.2%}"
+        f": the percentage of layers in which the cosines of pairs of tokens have their mode above {PEAK:g} is "
+        f"{own.scaled(100)} ({PAPER}: all layers of the networks they trained). On average "
+        f"{shares['standard']:.2%} of pairs have a cosine of {ALIKE:g} or more{unlike}; before the first layer {r.alike('standard')[0].share:.2%}"
         + "".join(f", {shares[name]:.2%} {words}" for name, words in CONTROLS.items() if name in r.variants)
         + "."
     )

@@ -146,8 +146,8 @@ def _shuffled(r: CompareResult) -> list[Finding]:
         else "Networks are apart by where attention goes"
     )
     text = f"""
-        {opening}: with every row shuffled over its keys, pairs that were separated stay at least as far apart by
-        {_list(parts)}.
+        {opening}: of the pairs that were separated, so many stay at least as far apart with every row shuffled over its
+        keys: {_list(parts)}.
     """
     enough = " There the values in the rows (how peaked attention is, and its mask) are enough." if left else ""
     return [Finding(f"{text.strip()}{enough}", "times")]

@@ -67,10 +67,12 @@ def _rate(r: CompressResult) -> Finding:
         mean_interval(r.rates["supports"] - r.exponents), above=0.0, control="less the exponent, paired by input"
     )
     if not promised.low > 0:
-        verdict = cannot_tell(f"nothing is promised: the exponent {promised} is not above 0", own)
+        verdict = cannot_tell(
+            f"the theorem promises nothing here: the exponent {promised} is not shown to be above 0", own
+        )
     others = ", ".join(f"{way} {r.rates[way].mean():.2f}" for way in ("organized", "natural", "permuted", "svd"))
     rest = f"""
-        : with the k largest supports the error falls as k^-a with a = {own}; the median head's mixed Hoelder exponent,
-        which promises that a up to logarithms, is {promised}. The other rates are {others}.
+        : with the k largest supports kept, the error falls as k^-a with a = {own}. By the theorem a is, up to logarithms,
+        the mixed Hölder exponent, which is {promised} in the median head. Kept in the other ways, a is: {others}.
     """
     return on_claim("compress.rate", of_different(r.error, verdict), rest, "map-error")

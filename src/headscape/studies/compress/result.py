@@ -33,7 +33,7 @@ class CompressResult(StudyResult):
 
     error is (n_input, n_way, n_share) by `WAYS`: the relative error of the maps as the model gets them; raw that before
     clipping and renormalizing; change that of the loss in nats, or of the final state ("state"), with all maps replaced.
-    alpha (n_input, n_head) are the mixed Hoelder exponents of the heads on the organized trees.
+    alpha (n_input, n_head) are the mixed Hölder exponents of the heads on the organized trees.
     """
 
     study: ClassVar[str] = "compress"
@@ -57,7 +57,7 @@ class CompressResult(StudyResult):
 
     @cached_property
     def exponents(self) -> Array:
-        """The mixed Hoelder exponent of the median head, by input: the rate that the theorem promises, if above 0."""
+        """The mixed Hölder exponent of the median head, by input: the rate that the theorem promises, if above 0."""
         return np.array([np.nanmedian(row) if np.isfinite(row).any() else np.nan for row in self.alpha])
 
     def nearest(self, share: float) -> int:

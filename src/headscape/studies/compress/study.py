@@ -159,7 +159,7 @@ def _measure(path: Path, source: Capture | Path, i: int, facts: Mapping[str, Any
 
 
 def _exponents(X: AttentionTensor, trees: Sequence[PartitionTree]) -> Array:
-    """Mixed Hoelder exponent of every head on the trees of queries and keys, NaN where it has none."""
+    """Mixed Hölder exponent of every head on the trees of queries and keys, NaN where it has none."""
     (query, key), found = trees[:2], np.full(X.shape[2], np.nan)
     for h in range(X.shape[2]):
         try:

@@ -97,7 +97,7 @@ def _tested(
     """
     judgement = _enough(r, statistic.n if n is None else n, judge(statistic, **rule))
     if judgement.verdict == "holds" and random is not None and judge(random, **rule).verdict == "holds":
-        rest += " It holds with random weights too, so it is not learnt."
+        rest += " It holds with random weights too, so it is not learned."
     return on_claim(f"gaussian.{claim}", judgement, rest, figure)
 
 
@@ -199,9 +199,10 @@ def _scores(r: GaussianResult) -> Finding:
     frame = r.frames["trained"][0]
     near = [_share(error(frame, name) <= CLOSE) for name in ("independent", "joint")]
     rest = f"""
-        . Independent tokens give {r.median("ratio_independent")} of the measured sd and a mean off by
-        {r.median("shift_independent")} sd; a joint Gaussian per distance gives {r.median("ratio_joint")} of the sd (its
-        mean is an identity). Within {CLOSE:.0%} are {near[0]} and {near[1]} of heads.{_shrunk(frame["score_shrinkage"])}
+        . With tokens taken as independent, the predicted sd is {r.median("ratio_independent")} times the measured one and
+        the predicted mean is off by {r.median("shift_independent")} sd; with a joint Gaussian for every distance the sd is
+        {r.median("ratio_joint")} times the measured one (the mean is right by construction). Predictions are within
+        {CLOSE:.0%} in {near[0]} and {near[1]} of heads.{_shrunk(frame["score_shrinkage"])}
     """
     return _of_heads(r, "scores", "score-sd", rest, lambda f: error(f, "joint").quantile(NEARLY_ALL), **_WITHIN)
 
@@ -322,7 +323,7 @@ def _mixture(r: GaussianResult) -> list[Finding]:
             if f"depth/{name}" in r.arrays
         ]
         rest = (
-            f". ||X - mean|| / ||X|| (median over inputs) goes, first to last: {'; '.join(parts)}. Tokens count as alike "
+            f". ||X - mean|| / ||X|| (median over inputs) goes, from the first layer to the last: {'; '.join(parts)}. Tokens count as alike "
             f"below {MIXED:g}."
         )
         ends = [_spread(r, name)[0] for name in names if f"depth/{name}" in r.arrays]
@@ -396,8 +397,8 @@ def _data(r: GaussianResult) -> Finding:
         for name, matrix in (("query", "W_q"), ("key", "W_k"), ("value", "W_v"))
     ]
     text = f"""
-        {judged.opening(more, less)}: along the leading singular vectors of a head their variance, over that along as many
-        random directions, is {"; ".join(parts)}. For W_q it is above 1 in {_share(r.heads["data_query"].dropna() > 1)} of
+        {judged.opening(more, less)}: the variance of inputs along the leading singular vectors of a head, over that along as
+        many random directions, is {"; ".join(parts)}. For W_q it is above 1 in {_share(r.heads["data_query"].dropna() > 1)} of
         heads.
     """
     return Finding(text, "data")
@@ -410,9 +411,9 @@ def _embeddings(r: GaussianResult) -> list[Finding]:
     log, chance = float(np.log(dim)), (2 * dim) ** -0.5
     spread = jackknife(lambda chosen: float(norms[chosen].std() / norms[chosen].mean()), len(norms))
     rest = f"""
-        : lengths are {norms.mean():.3g} and spread by {spread.scaled(100)} % over tokens of the vocabulary
-        ({text.mean():.3g} and {100 * text.std() / text.mean():.2g} % in the text), those of random vectors by
-        {100 * chance:.2g} %.
+        : over tokens of the vocabulary the mean length is {norms.mean():.3g}, and lengths spread, in percent of it, by
+        {spread.scaled(100)}; in the text these are {text.mean():.3g} and {100 * text.std() / text.mean():.2g}; lengths of
+        random vectors spread by {100 * chance:.2g} percent.
     """
     control = f"random normal vectors in {dim} dimensions"
     sphere = on_claim("gaussian.sphere", judge(spread, below=chance, control=control), rest, "norms")

@@ -44,9 +44,10 @@ def _roles(r: OrganizeResult) -> list[Finding]:
     found = [Finding(text, "head-map")]
     if r.folder_roles:
         best = min(r.folder_roles, key=lambda folder: folder.p)
+        many = "1 cluster" if len(r.folder_roles) == 1 else f"{len(r.folder_roles)} clusters"
         text = f"""
-            The head tree groups heads of a kind: in {len(r.folder_roles)} clusters a role is over-represented. The
-            clearest has {best.size} heads, among them {best.count} of the {int(counts[best.role])} '{best.role}' heads
+            The head tree groups heads of a kind: in {many} a role is over-represented. The clearest has
+            {best.size} heads, among them {best.count} of the {int(counts[best.role])} '{best.role}' heads
             (hypergeometric p = {best.p:.1g}, uncorrected for the number of clusters).
         """
         found.append(Finding(text, "head-tree"))
@@ -61,9 +62,9 @@ def _scores(r: OrganizeResult) -> list[Finding]:
     places = {name: r.heads.iloc[int(values.fillna(-1.0).to_numpy().argmax())] for name, values in parts.items()}
     most = {name: f"{row['layer']}.{row['head']}" for name, row in places.items()}
     text = f"""
-        What a query looks for: in the median head, distance alone explains {medians["distance"]} of the variance of a row's
-        scores (most in {most["distance"]}), the key alone, whatever the query, {medians["key"]} ({most["key"]}), and the pair of
-        tokens, what these leave, {medians["pair"]} ({most["pair"]}); medians need not add up.
+        What decides a score: in the median head the distance of query and key explains {medians["distance"]} of the variance of
+        a row's scores (most in head {most["distance"]}), the key alone {medians["key"]} ({most["key"]}), and the pair of tokens,
+        which is the rest, {medians["pair"]} ({most["pair"]}). As medians these need not add up to 100 %.
     """
     found = [Finding(text, "head-grid")]
     if "sink_features" in r.heads and "role" in r.heads:
@@ -103,8 +104,8 @@ def _energy(r: OrganizeResult) -> Finding:
     verdict = _judge(r, r.effect, above=1.0, control="every row shuffled and organized again")
     organized, natural, null = (float(x.mean()) for x in (r.energy[:, 0], r.energy[:, 1], r.null_energy[:, 0]))
     rest = f"""
-        : after organizing, the largest 1 % of the Haar coefficients hold {organized:.3f} of the energy, and
-        {null:.3f} when every row is shuffled first ({r.effect} times as much); {natural:.3f} in the natural order.
+        : after organizing, the largest 1 % of the Haar coefficients hold {organized:.3f} of the energy, {r.effect} times
+        as much as when every row is shuffled first ({null:.3f}); in the natural order they hold {natural:.3f}.
         The mean (DC) coefficient is left out.
     """
     return on_claim("organize.structure", verdict, rest, "energy")

@@ -50,7 +50,7 @@ def _clue(r: PromptResult) -> Finding:
 
 
 def _beyond_random(verdict: Judgement, less: Interval | None, side: Literal["above", "below"]) -> Judgement:
-    """The verdict on what is said to be learnt: the statistic less that of random weights must lie on the same side."""
+    """The verdict on what is said to be learned: the statistic less that of random weights must lie on the same side."""
     if less is not None:
         return strictest(judge(less, **{side: 0.0}, control="less that of random weights"), verdict)
     missing = cannot_tell("control missing: random weights (--random-weights)", verdict.statistic)

@@ -38,7 +38,7 @@ def _birth(r: SeriesResult, role: str) -> Finding:
     if not len(rows):
         t, h = np.unravel_index(np.argmax(scores), scores.shape)
         best = f"{r.heads['layer'][h]}.{r.heads['head'][h]} with {scores[t, h]:.2f} at step {r.steps[t]}"
-        return Finding(f"No head ends as a head of role '{role}': the best is {best}{control}.", f"scores-{role}")
+        return Finding(f"No head has the role '{role}' at the end: the best is {best}{control}.", f"scores-{role}")
     listed = ", ".join(
         f"{row.layer}.{row.head} ({row.score:.2f}, {_when(row.after, row.by)})" for row in rows.head(NAMED).itertuples()
     )

@@ -35,13 +35,13 @@ def findings(r: SoftmaxResult) -> list[Finding]:
 
 
 def _decided(r: SoftmaxResult, id: str, judgement: Judgement) -> Judgement:
-    """The judgement on a claim, if there are enough inputs for any; what is said to be learnt, random weights must lack."""
+    """The judgement on a claim, if there are enough inputs for any; what is said to be learned, random weights must lack."""
     judgement = of_enough(len(r.values), int(r.settings["batches"]), of_different(r.values, judgement))
     if judgement.verdict != "holds" or not claim(id).learnt:
         return judgement
     if r.control is None:
         return cannot_tell("control missing: random weights (--random-weights)", judgement.statistic)
-    # any decomposition is close to a nearly flat map: where attention is as flat as before training, nothing was learnt
+    # any decomposition is close to a nearly flat map: where attention is as flat as before training, nothing was learned
     flat = another(r.control[COLUMNS.index("mean_kl")])
     sharper = judge(mean_interval(_medians(r.column("mean_kl"))), above=flat, control="a head with random weights")
     if sharper.verdict == "holds":
@@ -58,7 +58,7 @@ def _share(r: SoftmaxResult, id: str, passing: BoolArray, what: str) -> tuple[st
         return "every head is nearly uniform", cannot_tell("no head can fail: all are nearly uniform")
     share = share_interval((passing & varied).sum(axis=1) / count, step=1 / np.nanmin(count))
     verdict = _decided(r, id, judge(share, above=NEARLY_ALL, control="nearly all heads"))
-    return f"{what} for a share of {share} of the heads that are not nearly uniform", verdict
+    return f"{what} in a share of {share} of the heads, nearly uniform ones not counted", verdict
 
 
 def _medians(values: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
@@ -79,8 +79,9 @@ def _without_model(r: SoftmaxResult) -> Finding:
 def _invariance(r: SoftmaxResult) -> Finding:
     own, uniform, paraproduct = (r.standing(name) for name in ("corollary", "mean", "paraproduct"))
     needed, may = uniform == "no", uniform != "yes"  # need their map, and may need it
+    heads = "1 head is" if needed.sum() == 1 else f"{needed.sum()} heads are"
     verdict = cannot_tell(
-        f"heads shown to need their map, by what uniform attention changes: {int(needed.sum())}, and it takes {FEWEST}"
+        f"only {heads} shown to be worse with uniform attention, and a verdict takes {FEWEST} such heads"
         if needed.any()
         else "no head is shown to need its map: with uniform attention none changes the model beyond the tolerance"
     )
@@ -137,11 +138,11 @@ def _orders(r: SoftmaxResult) -> list[Finding]:
 
 
 def _condition(r: SoftmaxResult) -> Finding:
-    what = f"averages are within {CLOSE:g} nats of 0 (rms), so that e^average = 1,"
+    what = f"averages must be near 0, so that e^average = 1, and are within {CLOSE:g} nats of it (rms)"
     share, verdict = _share(r, "softmax.condition", r.column("average_rms") <= CLOSE, what)
     rest = f"""
-        : {share}. The median head has
-        {r.median("average_rms"):.2f}, at most {r.median("average_max"):.1f}. Mixed differences are {r.median("mixed_rms"):.2f} nats (rms),
+        : {share}. In the median head they are
+        {r.median("average_rms"):.2f} nats (rms), {r.median("average_max"):.1f} at most. Mixed differences are {r.median("mixed_rms"):.2f} nats (rms),
         {r.median("mixed_share"):.0%} of the variance of log-attention.
     """
     return on_claim("softmax.condition", verdict, rest, "condition")
@@ -154,8 +155,8 @@ def _premise(r: SoftmaxResult) -> Finding:
     own = jackknife(lambda chosen: _correlation(loss[chosen], mixed[chosen]), len(loss)).within(-1, 1)
     verdict = _decided(r, "softmax.premise", judge(own, below=0.0, control="no correlation"))
     rest = f"""
-        : over inputs the loss ({loss.min():.2g} to {loss.max():.2g}) correlates by {own} with the largest mixed difference
-        of a head, mean over heads ({mixed.min():.3g} to {mixed.max():.3g} nats).
+        : over inputs the loss ({loss.min():.2g} to {loss.max():.2g}) has the correlation {own} with the largest mixed
+        difference of a head (mean over heads, {mixed.min():.3g} to {mixed.max():.3g} nats).
     """
     return on_claim("softmax.premise", verdict, rest, "condition")
 
@@ -172,7 +173,7 @@ def _regular(r: SoftmaxResult) -> Finding:
     verdict = _decided(r, "softmax.regularity", judge(own, above=0.0 if rough else shuffled, control=control))
     above, surely = (float((r.heads[name] > 0).mean()) for name in ("alpha", "alpha_low"))
     rest = f"""
-        : Theorem 1 needs Hoelder exponents above 0, and the median organized head has {own} (natural order
+        : Theorem 1 needs Hölder exponents above 0, and the median organized head has {own} (natural order
         {r.median("alpha_natural"):.2f}, shuffled {r.median("alpha_shuffled"):.2f}, white noise -0.5). {above:.0%} of the exponents are above 0,
         and {surely:.0%} significantly so (95 % interval over inputs).
     """
@@ -185,8 +186,8 @@ def _residual(r: SoftmaxResult) -> Finding:
     ratio = mean_interval(_medians(r.column("alpha_residual") / np.where(regular, coarse, np.nan)))
     verdict = _decided(r, "softmax.residual", judge(ratio, above=TWICE, control="twice, less a twentieth"))
     found = (
-        f"for heads with an exponent above 0 ({regular.mean():.0%} of them) the residual's is {ratio} times as large, the finest scale left out; "
-        "Theorem 1 says 2, counting scales 1.5"
+        f"where a head has an exponent above 0 ({regular.mean():.0%} of them), that of its residual is {ratio} times as large, "
+        "without the finest scale; Theorem 1 says 2; counting scales gives 1.5"
     )
     if not regular.any():
         verdict = cannot_tell("no head is regular")

@@ -123,9 +123,9 @@ def _aligned(r: SpectraResult) -> Finding:
     control = f"the most that random rotations make in {SURE:.0%} of cases" if most >= first else "before training"
     control = f"of {n} heads; {control}"
     verdict = judge(exactly(_beyond(z)), above=max(most, first), control=control)
-    controls = [f"random rotations make {n * chance:.1f} such heads"]
-    controls += [f"{_beyond(r.initial_heads['z'])} at initialization"] if r.initial_heads is not None else []
-    controls += [f"{_beyond(r.heads['z_other'])} with the keys of another group"] * bool(
+    controls = [f"by chance (random rotations) {n * chance:.1f} heads would"]
+    controls += [f"at initialization {_beyond(r.initial_heads['z'])} do"] if r.initial_heads is not None else []
+    controls += [f"with the keys of another group {_beyond(r.heads['z_other'])} do"] * bool(
         r.heads["z_other"].notna().any()
     )
     rest = f"""

@@ -46,13 +46,18 @@ def _beyond(r: TrainResult, score: Interval, other: float, control: str) -> Judg
     return judge(score, **{"above" if r.images else "below": other}, control=control)
 
 
+def _unit(r: TrainResult) -> str:
+    """The unit of scores, to stand behind an interval."""
+    return r.unit.replace("%", "percent")
+
+
 def _usable(r: TrainResult) -> Finding:
     verdict = usable(r)
     beaten = ", ".join(f"{name} {value:.4g}" for name, value in r.baselines.items())
     own = mean_interval(r.scores("standard"))
     costs = [mean_interval(r.scores("standard", lesion) - r.scores("standard")) for lesion in ("uniform", "removed")]
     rest = f"""
-        : standard attention reaches {own} {r.unit}, baselines {beaten}. Making its attention uniform changes that by
+        : standard attention reaches {own} {_unit(r)}, baselines {beaten}. Making its attention uniform changes that by
         {costs[0]}, removing its output by {costs[1]}.
     """
     return on_claim("train.usable", verdict, rest, "arms")
@@ -61,7 +66,7 @@ def _usable(r: TrainResult) -> Finding:
 def _control(r: TrainResult, arm: str) -> Finding:
     change = r.difference(arm)
     verdict = _better(r, change, "standard attention, paired by seed")
-    rest = f": {base_arm(arm).about} changes the score by {change} {r.unit}."
+    rest = f": {base_arm(arm).about} changes the score by {change} {_unit(r)}."
     return on_claim("train.control", verdict, rest, "scores")
 
 
@@ -102,7 +107,7 @@ def _against(r: TrainResult, arm: str) -> Finding:
     verdict = _better(r, change, "standard attention, paired by seed")
     own, base = (mean_interval(r.scores(name)).value for name in (arm, "standard"))
     rest = f"""
-        : {own:.4g} {r.unit} against {base:.4g} with standard attention, a change of {change} over seeds, paired by seed.
+        : {own:.4g} {_unit(r)} against {base:.4g} with standard attention, a change of {change} over seeds, paired by seed.
     """
     claim = f"train.{arm.partition(' ')[0]}"
     if claim in claims() and arm != "learned":  # of that what it learns counts
@@ -119,7 +124,7 @@ def _its_skip(both: str) -> str:
 def _given_skip(r: TrainResult, both: str, skip: str) -> Finding:
     change = r.difference(both, skip)
     verdict = _better(r, change, "the scaled skip alone, paired by seed")
-    rest = f": it changes the score by {change} {r.unit}."
+    rest = f": it changes the score by {change} {_unit(r)}."
     return on_claim("train.hidden_given_skip", verdict, rest, "scores", which=_which(both))
 
 
@@ -133,8 +138,8 @@ def _tokens(r: TrainResult, arm: str) -> Finding:
         verdict = cannot_tell(f"no group of aligned tokens to remove: {there.why}", both)
     verdict = _unless_useless(r, verdict, both)
     rest = f"""
-        : of {r.pairs}, at most {standard.scaled(100)} % have a cosine of 0.99 or more in any layer with standard
-        attention, and {both.scaled(100)} % with {base_arm(arm).about}.
+        : in the layer that has most of them, the percentage of {r.pairs} with a cosine of 0.99 or more is
+        {standard.scaled(100)} with standard attention and {both.scaled(100)} with {base_arm(arm).about}.
     """
     figure = "violins" if arm == r.kinds("both")[0] else "similarity"
     return on_claim("train.tokens", verdict, rest, figure, which=_which(arm))
@@ -183,7 +188,7 @@ def _cautions(r: TrainResult) -> list[Finding]:
 
 
 def _unsure(r: TrainResult) -> str:
-    """What the search for learning rates leaves open: rates that differ by less than seeds, runs that learnt little."""
+    """What the search for learning rates leaves open: rates that differ by less than seeds, runs that learned little."""
     search = r.trials[~r.trials["kept"] & ~r.trials["diverged"]]
     if r.settings["finalists"] > 1 or search.empty:
         return ""
