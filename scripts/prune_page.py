@@ -64,12 +64,15 @@ def section(found: dict[str, Any], file: Path) -> str:
     methods = found["methods"]
     shares = sorted({share for rows in methods.values() for share in rows}, key=int)
     facts = found["facts"]
-    earlier = ", an earlier calibration" if file.parent.name == "earlier" else ""
-    lines = [f"### {found['model']}{earlier}", ""]
     inputs = "images" if main_ability == "accuracy" else "windows of text"
-    fitted = f"calibrated on {facts['ranked'] + facts.get('calibrated_on', 0)} {inputs}"
+    fitted = f"{facts['ranked'] + facts.get('calibrated_on', 0)} {inputs}"
     fitted += f" and {facts['repeats']} that repeat their first half" if facts.get("repeats") else ""
-    lines += [f"{found['heads']} heads, {fitted}, judged on other {what}; {unit} [95 % interval over n {what}].", ""]
+    earlier = f", an earlier calibration ({fitted})" if file.parent.name == "earlier" else ""
+    lines = [f"### {found['model']}{earlier}", ""]
+    lines += [
+        f"{found['heads']} heads, calibrated on {fitted}, judged on other {what}; {unit} [95 % interval over n {what}].",
+        "",
+    ]
     lines += header(shares)
     rows = {name: [cost(found, name, share, main_ability) for share in shares] for name in grouped(methods)}
     order = sorted(

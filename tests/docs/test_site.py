@@ -54,6 +54,13 @@ def test_every_page_links_the_glossary():
     assert not [file.name for file in (DOCS / "tutorials").glob("*.py") if ":doc:`/glossary`" not in file.read_text()]
 
 
+def test_no_page_has_two_headings_alike():
+    for page in DOCS.rglob("*.md"):
+        if not {"_build", "made"} & set(page.relative_to(DOCS).parts):
+            heads = re.findall(r"^#+ .*", re.sub(r"^```.*?^```", "", page.read_text(), flags=re.S | re.M), re.M)
+            assert len(heads) == len(set(heads)), page.name
+
+
 def test_words_are_spelled_one_way():
     """Hölder and learned, on pages and in what the program says; keys and ids stay as they are."""
     said = [
