@@ -3,13 +3,18 @@
 Also tests report.first.
 """
 
+import re
+
 import numpy as np
 import pytest
 
-from fakes import attention, groups_of, make_run, result_of
+from fakes import FakeResult, attention, frame_of, groups_of, make_run, result_of
 from headscape.report import write_report
 from headscape.report.first import first_screen, heads_by_role, opening_head, strongest_first
-from headscape.report.gather import Column, Scene
+from headscape.report.gather import Column, Scene, gather
+from headscape.report.shades import Shades
+from headscape.report.text import number
+from headscape.results import FigureSpec
 from headscape.tensor import HeadId
 
 pytestmark = pytest.mark.xdist_group("chromium")
@@ -42,6 +47,20 @@ def test_a_role_of_most_heads_is_pale_so_that_the_others_stand_out():
     assert html.count('class="c r1 pale"') == 3 == html.count('first token (sink)"></span>')
     assert 'class="c r0"' in html and 'class="c rm"' in html and '<li class="r1 pale">' in html
     assert "pale" not in first_screen(scene(["induction", "self"]))
+
+
+def test_without_roles_the_grid_shows_the_score_of_the_study():
+    """Not all grey, as the still picture under it is not."""
+    frame = frame_of(2, 3).drop(columns="role")
+    spec = FigureSpec(id="gains", title="Gain", kind="head_grid", data={"score": "gain"}, read="Look.")
+    html = first_screen(gather([FakeResult(frame, [spec])]))
+    colours = re.findall(r'role="gridcell"[^>]*--role:(#\w{6})', html)
+    shades = Shades.of(frame["gain"].to_numpy())
+    assert colours == [shades.colour(value) for value in frame["gain"]] and len(set(colours)) > 3
+    assert "colored by gain" in html and f"Color: gain, {shades.said}." in html
+    assert f"layer 0, head 0: gain {number(frame['gain'][0])}" in html
+    named = first_screen(gather([FakeResult(frame_of(2, 3), [spec])]))  # roles come first
+    assert "--role:" not in named and "colored by role" in named
 
 
 def test_the_first_screen_says_what_roles_and_names_mean():

@@ -9,10 +9,13 @@ import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from fakes import FakeResult, frame_of, other_figures, result_of
 from headscape.errors import InputError
+from headscape.report.drawing import draw
+from headscape.report.gather import gather
 from headscape.results import FigureSpec
 
 
@@ -62,6 +65,21 @@ def test_single_figures_are_shown_by_their_ids():
     assert result.show("heads").count("<iframe") == 1
     with pytest.raises(InputError, match="no figure 'nonsense'; there are .*heads"):
         result.show("nonsense")
+
+
+def test_the_still_of_the_heads_is_their_grid_by_role():
+    shown = result_of(4, 3, everything=True).show("heads")
+    assert re.search(r'<img alt="(.*?)"', shown)[1] == "Heads by role"
+    scene = gather([result_of(4, 3)])
+    spec = FigureSpec(id="heads", title="Heads by role", kind="head_grid", data={"score": "role"}, read="Look.")
+    figure = draw(spec, scene.sections[0], scene.heads)
+    (image,) = figure.axes[0].images
+    roles = scene.sections[0].frame["role"].to_numpy().reshape(4, 3)
+    cells = np.asarray(image.get_array()).reshape(12, 3)
+    assert len({tuple(cell) for cell in cells}) == 3
+    assert all((cells[roles.ravel() == role] == cells[roles.ravel() == role][0]).all() for role in np.unique(roles))
+    legend = {text.get_text() for text in figure.legends[0].get_texts()}
+    assert legend == {f"{role} ({(roles == role).sum()})" for role in np.unique(roles)}
 
 
 def test_notebook_without_matplotlib_shows_the_table(monkeypatch):

@@ -2,25 +2,35 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+import pandas as pd
 from matplotlib.collections import LineCollection
+from matplotlib.colors import to_rgb
 from matplotlib.figure import Figure
+from matplotlib.patches import Patch
 from matplotlib.ticker import MaxNLocator
 
 from headscape.errors import InputError
 from headscape.report.drawing import COLUMN, PAGE, SEQUENTIAL, heatmap, label_axes, words
+from headscape.report.first import in_order
 from headscape.report.gather import Section
 from headscape.report.marks import ticks
+from headscape.report.palette import LIGHT
 from headscape.results import FigureSpec
+from headscape.roles import MIXED
 from headscape.tensor import HeadId
 from headscape.tree import PartitionTree
 
 __all__ = ["draw"]
+
+GREY = "#dedad0"  # heads without a role, as on the page
+PALE = 0.6  # how much of its colour a role of most heads keeps, so that the others stand out
 
 
 def draw(spec: FigureSpec, section: Section, heads: Sequence[HeadId]) -> Figure:
@@ -134,13 +144,41 @@ def _grid(spec: FigureSpec, section: Section, heads: Sequence[HeadId]) -> Figure
         known = ", ".join(section.frame.columns)
         raise InputError(f"figure {spec.id!r} shows the score {score!r}; the table has {known}")
     rows = sorted({(head.block, head.layer) for head in heads})
+    if not pd.api.types.is_numeric_dtype(section.frame[score]):
+        return _roles(spec, section.frame[score].tolist(), heads, rows)
     values = np.full((len(rows), 1 + max(head.head for head in heads)), np.nan)
     for head, value in zip(heads, section.frame[score], strict=True):
         values[rows.index((head.block, head.layer)), head.head] = value
-    many = len({block for block, _ in rows}) > 1
-    names = [f"{block} {layer}" if many else str(layer) for block, layer in rows]
-    data = {"values": values, "rows": names, "columns": range(values.shape[1])}
+    data = {"values": values, "rows": _layer_names(rows), "columns": range(values.shape[1])}
     if np.nanmin(values, initial=0) < 0 < np.nanmax(values, initial=0):
         data["centre"] = 0.0
     shown = replace(spec, data=data, x_label="head", y_label="layer", value_label=score)
     return heatmap(shown, min(6.0, 1.4 + 0.1 * len(rows)))
+
+
+def _layer_names(rows: Sequence[tuple[str, int]]) -> list[str]:
+    many = len({block for block, _ in rows}) > 1
+    return [f"{block} {layer}" if many else str(layer) for block, layer in rows]
+
+
+def _roles(
+    spec: FigureSpec, words_of: Sequence[object], heads: Sequence[HeadId], rows: Sequence[tuple[str, int]]
+) -> Figure:
+    """The grid by role, in the colours of the page, with the number of heads of each."""
+    found = Counter(word for word in words_of if isinstance(word, str))
+    order = in_order(found)
+    colours = {role: np.array(to_rgb(LIGHT[n % (len(LIGHT) - 1)])) for n, role in enumerate(order)}
+    colours |= {role: 1 - PALE * (1 - colours[role]) for role in order if found[role] > found.total() / 2}
+    colours[MIXED] = np.array(to_rgb(GREY))
+    image = np.ones((len(rows), 1 + max(head.head for head in heads), 3))
+    for head, word in zip(heads, words_of, strict=True):
+        image[rows.index((head.block, head.layer)), head.head] = colours.get(str(word), colours[MIXED])
+    figure = Figure(figsize=(COLUMN, min(6.0, 2.0 + 0.1 * len(rows))))
+    ax = figure.subplots()
+    label_axes(ax, replace(spec, x_label="head", y_label="layer"))
+    ax.imshow(image, aspect="auto", interpolation="nearest")
+    ax.set_xticks(ticks(image.shape[1], 16))
+    ax.set_yticks(at := ticks(len(rows), 16), [words(_layer_names(rows)[i], 24) for i in at])
+    patches = [Patch(color=tuple(colours[role]), label=f"{words(role, 26)} ({found[role]})") for role in order]
+    figure.legend(handles=patches, loc="outside lower center", ncols=2)
+    return figure

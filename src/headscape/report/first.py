@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from itertools import groupby
 
 import numpy as np
@@ -9,37 +10,53 @@ import numpy as np
 from headscape.errors import InputError
 from headscape.report.gather import Column, Scene
 from headscape.report.palette import DARK, LIGHT
+from headscape.report.shades import Shades
 from headscape.report.text import escape, number
 from headscape.roles import BLOCK_ROLES, ENOUGH, MIXED, ROLES, find_role, role_name
 
-__all__ = ["PANEL", "first_screen", "heads_by_role", "opening_head", "role_css", "strongest_first"]
+__all__ = [
+    "PANEL",
+    "first_screen",
+    "heads_by_role",
+    "in_order",
+    "opening_head",
+    "role_column",
+    "role_css",
+    "strongest_first",
+]
 
 PANEL = '<section id="panel" class="panel" aria-label="Selected head" tabindex="-1" data-keys></section>'
 ORDER = [role_name(role) for role in (*ROLES, *BLOCK_ROLES)]
 N_NAMES = 4  # heads of a role that are named before one asks for all
 
 
-def _role_column(scene: Scene) -> Column | None:
+def role_column(scene: Scene) -> Column | None:
+    """The column that names roles, if there is one."""
     return next((c for c in scene.columns if not c.is_number and c.name.startswith("role")), None)
 
 
 def heads_by_role(scene: Scene) -> dict[str, list[int]]:
     """The numbers of the heads of each role, strongest first; known roles in their order, `mixed` last."""
-    column = _role_column(scene)
+    column = role_column(scene)
     if column is None:
         return {}
     found: dict[str, list[int]] = {}
     for i, word in enumerate(column.values):
         if isinstance(word, str):
             found.setdefault(word, []).append(i)
-    rank = {role: i for i, role in enumerate(ORDER)} | {MIXED: len(ORDER) + 1}
     scores = {c.name: c.values for c in scene.columns if c.is_number}
     for role, heads in found.items():
         score = scores.get(_key(role))
         if score is not None:
             falling = (-np.nan_to_num(np.asarray(score, dtype=float))).tolist()
             heads.sort(key=falling.__getitem__)
-    return dict(sorted(found.items(), key=lambda item: rank.get(role_name(item[0]), len(ORDER))))
+    return {role: found[role] for role in in_order(found)}
+
+
+def in_order(roles: Iterable[str]) -> list[str]:
+    """Known roles in their order, others behind them, `mixed` last."""
+    rank = {role: i for i, role in enumerate(ORDER)} | {MIXED: len(ORDER) + 1}
+    return sorted(roles, key=lambda role: rank.get(role_name(role), len(ORDER)))
 
 
 def _key(role: str) -> str:
@@ -129,21 +146,25 @@ def _grid(scene: Scene, by_role: dict[str, list[int]], classes: dict[str | None,
     order = sorted(range(len(scene.heads)), key=lambda i: (_block_rank(scene)[scene.heads[i].block], scene.heads[i]))
     width = 1 + max(head.head for head in scene.heads)
     lines, row, block = [_head_numbers(width)], 0, None
+    score = None if by_role else _score(scene)
+    shades = None if score is None else Shades.of(np.asarray(score.values, dtype=float))
     for (own, layer), group in groupby(order, key=lambda i: scene.heads[i][:2]):
         if own != block and len(_block_rank(scene)) > 1:
             lines.append(f'<div class="block" role="row"><span role="rowheader">{escape(own)}</span></div>')
         block, row = own, row + 1
         cells = "".join(
-            _cell(scene, i, classes, role_of.get(i), f"layer {layer}, head {scene.heads[i].head}") for i in group
+            _cell(scene, i, classes[role_of.get(i)], role_of.get(i), _shade(score, shades, i)) for i in group
         )
         lines.append(
             f'<div class="row" role="row"><b role="rowheader" aria-label="layer {layer}">{layer}</b>{cells}</div>'
         )
+    colours = "" if score is None or shades is None else f" Color: {escape(score.name)}, {shades.said}."
+    what = ", colored by role" if by_role else f", colored by {escape(score.name)}" if score is not None else ""
     size, first = f"--columns:{width};--rows:{row}", opening_head(scene)
     return (
-        f'<div id="grid" role="grid" aria-label="Layers and heads, colored by role. Arrow keys move the selection." '
+        f'<div id="grid" role="grid" aria-label="Layers and heads{what}. Arrow keys move the selection." '
         f'style="{size}" data-keys>{"".join(lines)}</div>'
-        '<p class="note">One cell per head: rows are layers, columns are heads. Choose one, or move with the arrow keys. '
+        f'<p class="note">One cell per head: rows are layers, columns are heads. Choose one, or move with the arrow keys.{colours} '
         f"{escape(_name(scene, first))} is head {scene.heads[first].head} of layer {scene.heads[first].layer}.</p>"
     )
 
@@ -162,8 +183,26 @@ def _block_rank(scene: Scene) -> dict[str, int]:
     return {block: n for n, block in enumerate(dict.fromkeys(head.block for head in scene.heads))}
 
 
-def _cell(scene: Scene, i: int, classes: dict[str | None, str], role: str | None, name: str) -> str:
-    head = scene.heads[i]
-    said = name if role is None else f"{name}: {role}"
-    place = f' style="grid-column:{head.head + 2}"' if head.head else ""
-    return f'<span class="c {classes[role]}" role="gridcell" tabindex="-1" data-i="{i}" aria-label="{escape(said)}"{place}></span>'
+def _score(scene: Scene) -> Column | None:
+    """The score that colours the grid where no head has a role: that of the first grid that a study draws."""
+    specs = [spec for section in scene.sections for spec in section.of_kind("head_grid")]
+    wanted = str(specs[0].data.get("score", "")) if specs else ""
+    numbers = [c for c in scene.columns if c.is_number]
+    return next((c for c in numbers if c.name == wanted or c.name.startswith(f"{wanted} (")), None) if wanted else None
+
+
+def _shade(score: Column | None, shades: Shades | None, i: int) -> tuple[str, str]:
+    """The style that colours a head by its score, and the score in words; empty without one."""
+    if score is None or shades is None:
+        return "", ""
+    value = float(np.asarray(score.values, dtype=float)[i])
+    colour = shades.colour(value)
+    return ("" if colour is None else f"--role:{colour}"), f"{score.name} {number(value)}"
+
+
+def _cell(scene: Scene, i: int, colour: str, role: str | None, shade: tuple[str, str]) -> str:
+    head, (style, score) = scene.heads[i], shade
+    said = ": ".join(part for part in (f"layer {head.layer}, head {head.head}", role or score) if part)
+    styles = ";".join(part for part in (f"grid-column:{head.head + 2}" if head.head else "", style) if part)
+    place = f' style="{styles}"' if styles else ""
+    return f'<span class="c {colour}" role="gridcell" tabindex="-1" data-i="{i}" aria-label="{escape(said)}"{place}></span>'

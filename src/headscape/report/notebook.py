@@ -12,6 +12,7 @@ from functools import partial
 from headscape.errors import InputError
 from headscape.report.drawing import draw, style
 from headscape.report.findings import rule
+from headscape.report.first import heads_by_role, role_column
 from headscape.report.gather import Scene, Section, gather, reason_of
 from headscape.report.page import Page
 from headscape.report.sections import caption, table
@@ -57,9 +58,16 @@ def render(result: Result, only: Sequence[str] = ()) -> Shown:
 
 def _view(section: Section, scene: Scene) -> str:
     """The heads to explore; nothing where a result is not about heads."""
-    grid = next(iter(section.of_kind("head_grid", "head_map")), None)
+    grid = next(iter([*section.of_kind("head_grid"), *section.of_kind("head_map")]), None)
     if grid is None or section.rows is None:
         return ""
+    role = role_column(scene)
+    if role is not None and heads_by_role(scene):  # the still shows what the view does
+        read = "One cell per head, colored by what the head does most."
+        data = {"score": role.name}
+        grid = FigureSpec(
+            id="heads", title="Heads by role", kind="head_grid", data=data, read=read, alt="Heads by role"
+        )
     return framed(Page(section.title, [], scene, {}).view(), _inner(grid, section, scene))
 
 
