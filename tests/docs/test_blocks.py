@@ -6,8 +6,12 @@ Most commands are run too, on a tiny network in place of the one they name.
 import ast
 import contextlib
 import inspect
+import os
 import re
+import runpy
 import shlex
+import sys
+from argparse import ArgumentParser
 from itertools import takewhile
 from pathlib import Path
 
@@ -89,6 +93,54 @@ def test_commands_in_sentences_are_read_by_the_parser(page):
         for line in command.split(";"):
             if "..." not in line and "/" not in shlex.split(line):
                 reads(line, mention=True)
+
+
+class ParsedError(Exception):
+    """A script has read its command line."""
+
+
+def scripts(page):
+    """Every line that starts a script of the repository, in shell blocks and in sentences, once."""
+    lines = [line for block in fences(page, SHELL) for line in block.replace("\\\n", " ").splitlines()]
+    lines += re.findall(r"(?<!`)`{1,2}(python [a-z]\S+\.py[^`]*)`", page.read_text())
+    return list(dict.fromkeys(line for line in lines if re.match(r"python \S+\.py", line)))
+
+
+def accepted(line, monkeypatch):
+    """Start a script up to where it has parsed its arguments; of one without a parser the options must be in its text."""
+    _, name, *arguments = shlex.split(line, comments=True)
+    script = CLONE / name
+    if "ArgumentParser(" not in script.read_text():
+        assert all(word in script.read_text() for word in arguments if word.startswith("-")), line
+        return
+    read = ArgumentParser.parse_args
+
+    def parse(self, *args, **rest):
+        raise ParsedError(read(self, *args, **rest))
+
+    with monkeypatch.context() as patch:
+        patch.setattr(ArgumentParser, "parse_args", parse)
+        patch.setattr(sys, "argv", [str(script), *arguments])
+        patch.syspath_prepend(script.parent)
+        patch.setattr(os, "environ", os.environ.copy())
+        with pytest.raises(ParsedError):
+            runpy.run_path(str(script), run_name="__main__")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("page", named([page for page in [*PAGES, *TUTORIALS] if scripts(page)]))
+def test_scripts_take_the_options_that_pages_give_them(page, monkeypatch):
+    for line in scripts(page):
+        accepted(line, monkeypatch)
+
+
+@pytest.mark.slow
+def test_an_option_that_a_script_does_not_have_is_seen(monkeypatch, capsys):
+    for line in ("python benchmarks/softmax.py --nonsense", "python benchmarks/spectra.py --repeats many"):
+        with pytest.raises(SystemExit):
+            accepted(line, monkeypatch)
+    with pytest.raises(AssertionError):
+        accepted("python scripts/prune_page.py --nonsense", monkeypatch)
 
 
 def executed(page, tmp_path, monkeypatch, names=None):
