@@ -38,6 +38,7 @@ def main() -> None:
 
     params = xllamacpp.CommonParams()
     params.model.path, params.n_ctx, params.n_parallel = str(args.out), 512, 1
+    params.verbosity = 1  # errors alone
     server = xllamacpp.Server(params)
     request = {"prompt": "The capital of France is", "n_predict": 24, "temperature": 0.0}
     print(server.handle_completions(request)["choices"][0]["text"])

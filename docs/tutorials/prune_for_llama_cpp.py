@@ -88,6 +88,7 @@ params = xllamacpp.CommonParams()
 params.model.path = str(here / "smaller.gguf")
 params.n_ctx, params.n_parallel = 256, 1
 params.cpuparams.n_threads = 1
+params.verbosity = 1  # errors alone
 server = xllamacpp.Server(params)
 request = {"prompt": "The capital of France is", "n_predict": 8, "temperature": 0.0}
 print(server.handle_completions(request)["choices"][0]["text"])
