@@ -1,4 +1,4 @@
-"""Hoelder exponents of matrices whose exponent is known, and the definition of eq. 2 checked by brute force.
+"""Hölder exponents of matrices whose exponent is known, and the definition of eq. 2 checked by brute force.
 
 Also tests wavelets.powerlaw.
 """

@@ -89,7 +89,7 @@ def test_findings_name_the_head_and_the_steps(result):
 def test_a_network_without_the_role_is_said_to_have_none(folder):
     early = series([folder / "step-0000", folder / "step-0100"])
     said = next(f.text for f in early.findings() if "induction" in f.text)
-    assert said.startswith("No head ends")
+    assert said.startswith("No head has the role 'induction' at the end")
 
 
 def test_saved_and_read_again_it_is_the_same(result, folder):
