@@ -2,7 +2,7 @@
 
 import errno
 
-__all__ = ["HeadscapeError", "InputError", "about_a_file"]
+__all__ = ["HeadscapeError", "InputError", "NotConvergedError", "about_a_file"]
 
 
 class HeadscapeError(Exception):
@@ -27,6 +27,10 @@ class InputError(HeadscapeError, ValueError):
     """
 
     exit_code = 2
+
+
+class NotConvergedError(HeadscapeError):
+    """An iteration that did not come to rest; a training run that meets it has diverged."""
 
 
 def about_a_file(error: Exception) -> InputError | None:

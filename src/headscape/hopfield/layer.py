@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from headscape.errors import HeadscapeError, InputError
+from headscape.errors import InputError, NotConvergedError
 from headscape.hopfield.state import HiddenState, Init, Scheme, Skip, carry, check_alphas, skip_over
 
 __all__ = ["HopfieldAttention", "KeyValues", "Rotate"]
@@ -239,7 +239,7 @@ class HopfieldAttention(nn.Module):
                 return y, after
             if not math.isfinite(change):
                 break
-        raise HeadscapeError(
+        raise NotConvergedError(
             f"the implicit step did not converge to {TOLERANCE:g} in {MAX_ITERATIONS} iterations; take a larger alpha"
         )
 

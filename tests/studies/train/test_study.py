@@ -144,9 +144,52 @@ def test_a_rate_that_diverges_is_reported_and_not_taken(text, tmp_path, monkeypa
     monkeypatch.setattr(train_loop._Run, "_one_step", spoiled)
     result = train("gpt", tmp_path / "a", text=text, sizes=SIZES, arms=["standard"], **QUICK)
     assert result.trials["diverged"].sum() == 1 and not result.trials.loc[result.trials["diverged"], "chosen"].any()
-    assert any("did not stay finite: standard at 0.03" in f.text for f in result.findings())
+    assert any("Runs that diverged: standard at 0.03." in f.text for f in result.findings())
     with pytest.raises(HeadscapeError, match="smaller learning rates"):
         train("gpt", tmp_path / "b", text=text, sizes=SIZES, arms=["standard"], **QUICK | {"rates": [0.05]})
+
+
+def test_an_arm_that_diverges_ends_no_comparison(text, tmp_path, monkeypatch):
+    from headscape.studies.train import loop as train_loop
+    from headscape.studies.train.figures import shown_table
+
+    own = train_loop._Run._one_step
+
+    def spoiled(self):
+        own(self)
+        if self.trial.arm == "both" or (self.trial.arm == "hidden" and self.trial.seed == 1):
+            self.losses[-1] = math.nan
+
+    monkeypatch.setattr(train_loop._Run, "_one_step", spoiled)
+    arms, counts = ["standard", "hidden", "both", "skip", "longer"], []
+    result = train(
+        "gpt", tmp_path / "a", text=text, sizes=SIZES, arms=arms, progress=lambda *c: counts.append(c), **QUICK
+    )
+    assert result.arms == ["standard", "skip", "longer"] and counts[-1][0] == counts[-1][1]
+    tried = result.trials[result.trials["arm"] == "hidden"].set_index("seed")
+    assert result.failed == {
+        "hidden": f"the loss did not stay finite (learning rate {tried.loc[1, 'rate']:g} with seed 1)",
+        "both": "the loss did not stay finite (learning rate 0.003 with seed 0, 0.03 with seed 0)",
+    }
+    said = next(f for f in result.findings() if f.claim == "train.both")
+    assert said.verdict == "cannot tell" and said.text.startswith("We cannot tell whether Modern Hopfield Attention is")
+    assert said.text.endswith(f"it diverged and is not compared. Reason: {result.failed['both']}.")
+    row = shown_table(result).set_index("arm").loc["both (Hopfield)"]
+    assert row["bits per byte"] == f"diverged: {result.failed['both']}" and row["seeds"] == ""
+    assert all(len(frame) for _, frame in result.summary()) and len(result.figures()) > 5
+    result.save(tmp_path / "kept")
+    assert TrainResult.load(tmp_path / "kept").failed == result.failed
+
+
+def test_an_implicit_arm_that_does_not_converge_has_diverged(text, tmp_path, monkeypatch):
+    monkeypatch.setattr("headscape.hopfield.layer.MAX_ITERATIONS", 1)
+    arms = ["standard", "implicit", "implicit-delayed"]
+    result = train("gpt", tmp_path / "a", text=text, sizes=SIZES, arms=arms, jobs=1, **QUICK | {"seeds": 1})
+    assert result.arms == ["standard"] and list(result.failed) == arms[1:]
+    assert result.failed["implicit"].startswith("the implicit step did not converge to 1e-05 in 1 iterations")
+    assert result.trials.set_index("arm").loc["implicit", "steps"].eq(0).all()
+    with pytest.raises(HeadscapeError, match="arm implicit diverged: the implicit step did not converge"):
+        train("gpt", tmp_path / "b", text=text, sizes=SIZES, arms=["implicit"], **QUICK)
 
 
 def test_a_vit_says_that_it_needs_images_and_leaves_no_folder(tmp_path, monkeypatch):

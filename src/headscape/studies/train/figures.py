@@ -77,6 +77,7 @@ def shown_table(r: TrainResult) -> pd.DataFrame:
                 "aligned pairs": f"{row['aligned']:.1%}",
             }
         )
+    rows += [{"arm": base_arm(arm).title, r.unit: f"diverged: {why}"} for arm, why in r.failed.items()]
     return pd.DataFrame(rows + [{"arm": name, r.unit: f"{x:.4g}"} for name, x in r.baselines.items()]).fillna("")
 
 

@@ -25,9 +25,10 @@ FEW = 3
 def findings(r: TrainResult) -> list[Finding]:
     """All findings, in the order in which a reader should meet them."""
     if "standard" not in r.arms:
-        return _cautions(r)
+        return [*(_failed(r, arm) for arm in r.failed), *_cautions(r)]
     found = [_usable(r)]
     found += [_against(r, arm) for arm in r.arms if base_arm(arm).stretch == 1 and arm != "standard"]
+    found += [_failed(r, arm) for arm in r.failed]
     found += [_given_skip(r, both, skip) for both in r.kinds("both") if (skip := _its_skip(both)) in r.arms]
     found += [_control(r, arm) for arm in r.arms if base_arm(arm).stretch != 1]
     found += [_wanted(r)] if "learned" in r.arms else []
@@ -90,10 +91,13 @@ def _better(r: TrainResult, change: Interval, control: str) -> Judgement:
 
 
 def _unless_useless(r: TrainResult, verdict: Judgement, statistic: Interval) -> Judgement:
-    """The verdict, if standard attention beats its baselines: of networks that do not use attention nothing is said."""
+    """The verdict, if standard attention beats its baselines: of networks that do not use attention nothing is said.
+
+    Why it does not is said once, by `_usable`.
+    """
     if usable(r).verdict == "holds":
         return verdict
-    return cannot_tell(f"standard attention is not shown to beat the {r.rival}: {usable(r).why}", statistic)
+    return cannot_tell(f"standard attention is not shown to beat the {r.rival}", statistic)
 
 
 def _which(arm: str) -> str:
@@ -109,11 +113,24 @@ def _against(r: TrainResult, arm: str) -> Finding:
     rest = f"""
         : {own:.4g} {_unit(r)} against {base:.4g} with standard attention, a change of {change} over seeds, paired by seed.
     """
+    return _on_arm(arm, verdict, rest, "scores")
+
+
+def _failed(r: TrainResult, arm: str) -> Finding:
+    """An arm that diverged."""
+    rest = f": it diverged and is not compared. Reason: {r.failed[arm]}."
+    if "standard" not in r.arms:
+        return Finding(f"{base_arm(arm).title}{rest}", "arms")
+    return _on_arm(arm, cannot_tell("the arm diverged"), rest, "arms")
+
+
+def _on_arm(arm: str, verdict: Judgement, rest: str, figure: str) -> Finding:
+    """Whether an arm is better than standard attention."""
     claim = f"train.{arm.partition(' ')[0]}"
     if claim in claims() and arm != "learned":  # of that what it learns counts
-        return on_claim(claim, verdict, rest, "scores", which=_which(arm))
+        return on_claim(claim, verdict, rest, figure, which=_which(arm))
     better, worse = (f"{base_arm(arm).about} is {word} than standard attention" for word in ("better", "worse"))
-    return Finding(f"{verdict.opening(better, worse)}{rest.strip()}", "scores", verdict)
+    return Finding(f"{verdict.opening(better, worse)}{rest.strip()}", figure, verdict)
 
 
 def _its_skip(both: str) -> str:
@@ -178,10 +195,10 @@ def _cautions(r: TrainResult) -> list[Finding]:
     if edge:
         text = f"The best learning rate lies at the edge of those tried for {', '.join(edge)}: try more."
         found.append(Finding(text, "rates"))
-    diverged = r.trials[r.trials["diverged"]]
+    diverged = r.trials[r.trials["diverged"] & r.trials["arm"].isin(r.arms)]
     if len(diverged):
         which = ", ".join(f"{row.arm} at {row.rate:g}" for row in diverged.itertuples())
-        found.append(Finding(f"Runs whose loss did not stay finite: {which}.", "rates"))
+        found.append(Finding(f"Runs that diverged: {which}.", "rates"))
     if len(r.settings["seeds"]) < FEW:
         found.append(Finding("Fewer than three seeds: the intervals are wide or do not exist.", "scores"))
     return found

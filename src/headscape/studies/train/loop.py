@@ -25,6 +25,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from headscape.attention.threads import torch_threads
+from headscape.errors import NotConvergedError
 from headscape.hopfield.networks import Attention, NetworkConfig, Transformer
 from headscape.hopfield.pretrained import Pretrained, network_of
 from headscape.hopfield.trained import first_names, whole_state
@@ -92,7 +93,8 @@ def run_trial(
     """Train one network, or finish training it, and write its log to `path`.
 
     The log holds the loss curve, validation and test loss, what the network loses without attention, and what
-    `by_layer` measures at every evaluation. A run whose loss is no longer finite ends there, and its log says so.
+    `by_layer` measures at every evaluation. A run whose loss is no longer finite, or whose implicit step does not
+    converge, ends there as diverged, and its log has the reason.
     `data` may be a folder of `save_record`. `tick` is called after every evaluation.
     """
     with torch_threads(threads):
@@ -121,6 +123,12 @@ class _Run:
         self.layers: list[dict[str, Any]] = []
 
     def train(self, tick: Callable[[], None]) -> None:
+        try:
+            self._train(tick)
+        except NotConvergedError as error:
+            self._finish(str(error))
+
+    def _train(self, tick: Callable[[], None]) -> None:
         plan = self.plan
         self._resume()
         for _ in self.curve:
@@ -131,7 +139,7 @@ class _Run:
             while self.step < self.steps and not self._stopped():
                 self._one_step()
                 if not math.isfinite(self.losses[-1]):
-                    return self._finish(diverged=True)
+                    return self._finish("the loss did not stay finite")
                 marked = self.step in marks
                 if marked:
                     self._evaluate()
@@ -142,6 +150,8 @@ class _Run:
                     took = saved - began
                 if marked:
                     tick()
+        if not math.isfinite(self.best):  # so no weights were kept
+            return self._finish("the validation loss was never finite")
         return self._finish()
 
     def _one_step(self) -> None:
@@ -234,19 +244,21 @@ class _Run:
                 place = self.log.with_name(f"{self.log.stem}-step{self.step}.safetensors")
                 self._save(place, state, {"step": self.step})
 
-    def _finish(self, diverged: bool = False) -> None:
-        diverged = diverged or not math.isfinite(self.best)  # no evaluation was finite, so no weights were kept
+    def _finish(self, reason: str = "") -> None:
+        """Write the log; with a reason, that of a run that diverged."""
         log: dict[str, Any] = {
             "trial": {name: getattr(self.trial, name) for name in ("arm", "rate", "seed", "kept")},
             "attention": asdict(self.trial.attention),
             "parameters": sum(p.numel() for p in self.network.parameters()),
             "steps": self.step,
-            "stopped_early": self._stopped() and not diverged,
-            "diverged": diverged,
+            "stopped_early": self._stopped() and not reason,
+            "diverged": bool(reason),
             "curve": self.curve,
             "layers": self.layers,
         }
-        if not diverged:
+        if reason:
+            log["reason"] = reason
+        else:
             self.network.load_state_dict(whole_state(self.network, load_file(self.weights)))
             log |= {part: self.measured(part, self.plan.test_batches) for part in ("valid", "test")}
             for lesion in LESIONS if self.trial.kept else ():

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, ClassVar, Self
 
 import numpy as np
@@ -14,7 +14,7 @@ import pandas as pd
 from headscape.intervals import Interval, mean_interval, student_interval
 from headscape.studies.work.result import StudyResult
 
-__all__ = ["TrainResult"]
+__all__ = ["TrainResult", "diverged"]
 
 Array = npt.NDArray[Any]
 MEASURES = ("similarity", "aligned", "residual", "rank")
@@ -32,7 +32,8 @@ class TrainResult(StudyResult):
     evaluation: `layers` with arm, seed, step, layer (0 is before layer 1), residual, rank, similarity, aligned (share of
     pairs with a cosine of .99 or more; on text pairs of different tokens); `heads` with arm, seed, step, layer, head,
     entropy, and alpha (learned a', NaN elsewhere). `counts` (n, n_bin): histograms of cosines at the last evaluation,
-    for the rows of `last`. `baselines`: scores of the n-grams, or of a linear classifier.
+    for the rows of `last`. `baselines`: scores of the n-grams, or of a linear classifier. `failed`: arms that diverged and
+    are not compared, with the reason.
     """
 
     study: ClassVar[str] = "train"
@@ -46,6 +47,7 @@ class TrainResult(StudyResult):
     baselines: Mapping[str, float]
     settings: Mapping[str, Any]
     data: Mapping[str, Any]
+    failed: Mapping[str, str] = field(default_factory=dict)
 
     @classmethod
     def of_logs(
@@ -77,6 +79,7 @@ class TrainResult(StudyResult):
             baselines={name: scale * value for name, value in baselines.items()},
             settings=dict(settings),
             data=dict(data),
+            failed={arm: diverged(logs, arm) for arm in dict.fromkeys(runs["arm"]) if arm not in best},
         )
 
     @property
@@ -86,8 +89,8 @@ class TrainResult(StudyResult):
 
     @property
     def arms(self) -> list[str]:
-        """In the order they were run."""
-        return list(dict.fromkeys(self.trials["arm"]))
+        """Those compared, in the order they were run."""
+        return [arm for arm in dict.fromkeys(self.trials["arm"]) if arm not in self.failed]
 
     def kinds(self, *names: str) -> list[str]:
         """The arms of these kinds, whatever alphas they are run with."""
@@ -180,6 +183,16 @@ class TrainResult(StudyResult):
             (TITLE, whole[scores]),
             ("The same networks without their attention", whole[rest][whole["seeds"] != ""]),
         ]
+
+
+def diverged(logs: Sequence[Mapping[str, Any]], arm: str) -> str:
+    """Why runs of an arm diverged, and at which learning rates and seeds."""
+    found: dict[str, list[str]] = {}
+    for log in logs:
+        if log["trial"]["arm"] == arm and log["diverged"]:
+            at = f"{log['trial']['rate']:g} with seed {log['trial']['seed']}"
+            found.setdefault(log.get("reason", "the loss did not stay finite"), []).append(at)
+    return "; ".join(f"{reason} (learning rate {', '.join(at)})" for reason, at in found.items())
 
 
 def _layer_rows(log: Mapping[str, Any]) -> list[dict[str, Any]]:

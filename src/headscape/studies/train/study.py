@@ -30,7 +30,7 @@ from headscape.studies.train.augment import AUGMENTS
 from headscape.studies.train.baselines import run_baselines
 from headscape.studies.train.data import Data, TextData, check_source, image_data, text_data
 from headscape.studies.train.loop import AUTOCAST, Plan, Trial, run_trial
-from headscape.studies.train.result import TrainResult
+from headscape.studies.train.result import TrainResult, diverged
 from headscape.studies.work.folder import Folder, working_folder
 from headscape.studies.work.how import How, Steps, Work
 from headscape.studies.work.units import run_units
@@ -79,7 +79,8 @@ def train(
     with all seeds, and the one whose mean validation loss over the seeds is lowest is taken. A seed means the same
     first weights and the same batches in every arm, so arms are compared within seeds. The weights judged are those of
     the best validation loss of a run. Also reported are what n-grams or a linear classifier reach, what each network
-    loses when its attention is made uniform or removed, and, in the arm `longer`, a gain that should be detected.
+    loses when its attention is made uniform or removed, and, in the arm `longer`, a gain that should be detected. An arm
+    that diverges at every rate, or in a seed at the rate taken, is listed with the reason and not compared.
 
     Parameters
     ----------
@@ -125,7 +126,7 @@ def train(
     InputError
         Unknown names, sizes or data that do not fit, a directory made with other settings.
     HeadscapeError
-        An arm whose loss is not finite at any rate.
+        Standard attention, or every arm, diverges at all rates.
 
     >>> sizes = {"layers": 1, "heads": 2, "dim": 16, "tokens": 8}
     >>> short = {"seeds": 1, "rates": [1e-3], "steps": 4, "batch": 2, "evaluations": 1, "sizes": sizes}
@@ -315,8 +316,9 @@ def _compared(
         return Trial(a, attention[a], rate, seed, 0 if stretch == 1 else round(stretch * plan.steps))
 
     def as_standard(found: dict[str, _T]) -> dict[str, _T]:
-        """Arms that only change the number of steps take what standard attention takes."""
-        return {a: found[a if a in free else "standard"] for a in attention}
+        """Arms that only change the number of steps take what standard attention takes; diverged ones nothing."""
+        source = {a: a if a in free else "standard" for a in attention}
+        return {a: found[source[a]] for a in attention if source[a] in found}
 
     search: list[Log] = []
     final = {a: list(rates) for a in attention}
@@ -324,22 +326,35 @@ def _compared(
         short = settings["search_steps"]
         tries = [trial(a, rate, seeds[0]) for a in free for rate in rates]
         search = trained(tries if short == plan.steps else [replace(t, steps=short, kept=False) for t in tries])
-        final = as_standard({a: _ranked(search, a)[:kept] for a in free})
-        work.say("learning rates: " + ", ".join(f"{a} {'/'.join(f'{r:g}' for r in final[a])}" for a in free))
-    logs = trained([trial(a, rate, seed) for seed in seeds for a in attention for rate in final[a]])
-    best = as_standard({a: _ranked(logs, a)[0] for a in free})
+        final = as_standard({a: found[:kept] for a, found in _ranked(search).items()})
+        for _ in range((len(attention) - len(final)) * kept * len(seeds)):
+            steps.one()  # of arms that diverged
+        work.say("learning rates: " + ", ".join(f"{a} {_slashed(final[a]) if a in final else '-'}" for a in free))
+    logs = trained([trial(a, rate, seed) for seed in seeds for a in final for rate in final[a]])
+    ranked = _ranked(logs)
+    best = {a: found[0] for a, found in as_standard(ranked).items() if found[0] in ranked.get(a, ())}
     return [log for log in search if log not in logs] + logs, best, read_json(file)
 
 
-def _ranked(logs: Sequence[Log], arm: str) -> list[float]:
-    """Learning rates of an arm by mean validation loss over the seeds run, lowest first; diverged ones left out."""
-    losses: dict[float, list[float]] = {}
+def _slashed(rates: Sequence[float]) -> str:
+    return "/".join(f"{rate:g}" for rate in rates)
+
+
+def _ranked(logs: Sequence[Log]) -> dict[str, list[float]]:
+    """Learning rates of each arm by mean validation loss over the seeds run, lowest first.
+
+    Rates that diverged with any seed are left out, and so are arms without another; not standard attention, nor all arms.
+    """
+    losses: dict[str, dict[float, list[float]]] = {}
     for log in logs:
-        if log["trial"]["arm"] == arm:
-            loss = math.inf if log["diverged"] else float(log["valid"]["loss"])
-            losses.setdefault(float(log["trial"]["rate"]), []).append(loss)
-    means = {rate: sum(values) / len(values) for rate, values in losses.items()}
-    fine = [rate for rate in sorted(means, key=lambda rate: (means[rate], rate)) if math.isfinite(means[rate])]
-    if not fine:
-        raise HeadscapeError(f"arm {arm}: no loss stayed finite; take smaller learning rates")
-    return fine
+        loss = math.inf if log["diverged"] else float(log["valid"]["loss"])
+        losses.setdefault(log["trial"]["arm"], {}).setdefault(float(log["trial"]["rate"]), []).append(loss)
+    ranked = {}
+    for name, by_rate in losses.items():
+        means = {rate: sum(values) / len(values) for rate, values in by_rate.items()}
+        ranked[name] = [r for r in sorted(means, key=lambda rate: (means[rate], rate)) if math.isfinite(means[r])]
+    found = {name: rates for name, rates in ranked.items() if rates}
+    if not found or ("standard" in losses and "standard" not in found):
+        name = "standard" if "standard" in losses else next(iter(losses))
+        raise HeadscapeError(f"arm {name} diverged: {diverged(logs, name)}; take smaller learning rates")
+    return found
