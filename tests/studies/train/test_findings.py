@@ -55,6 +55,8 @@ def test_nothing_is_said_of_networks_that_do_not_beat_their_baseline(made_up, ki
     assert {f.verdict for claim, f in found.items() if claim and claim != "train.usable"} == {"cannot tell"}
     assert {"train.both", "train.tokens", "train.entropy", "train.learned", "train.control"} < set(found)
     assert "is not shown to beat the" in found["train.both"].judgement.why
+    why = found["train.usable"].judgement.why  # said once
+    assert [claim for claim, f in found.items() if claim and why in f.judgement.why] == ["train.usable"]
 
 
 def test_the_positive_control_and_what_training_wants(made_up):
