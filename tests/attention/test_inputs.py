@@ -84,7 +84,7 @@ def test_texts_that_cannot_be_read(tmp_path):
     (tmp_path / "empty.txt").write_text(" \n")
     (tmp_path / "folder").mkdir()
     for inputs, message in [
-        (tmp_path / "nope.txt", "no file or folder"),
+        (tmp_path / "nope.txt", "nope.txt'; give a path that exists$"),
         ("./" + "x" * 50, "no file or folder"),
         (tmp_path / "latin.txt", r"not UTF-8 text \(byte 3\)"),
         (tmp_path / "empty.txt", "the text is empty: .*empty.txt"),

@@ -86,7 +86,8 @@ def _path_of(text: str | Path) -> Path | None:
     like_a_path = shown.startswith(("/", "./", "../", "~")) or ("/" in shown and not re.search(r"\s", shown))
     if isinstance(text, Path) or like_a_path or path.suffix.lower() in (*TEXT_ENDINGS, *IMAGE_ENDINGS, ".npz"):
         shown = shown if len(shown) <= 80 else shown[:77] + "..."
-        raise InputError(f"no file or folder {shown!r}; give a path that exists, or the text itself in a list: [text]")
+        ways = "" if isinstance(text, Path) else ", or the text itself in a list: [text]"
+        raise InputError(f"no file or folder {shown!r}; give a path that exists{ways}")
     return None
 
 

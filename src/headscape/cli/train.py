@@ -100,12 +100,21 @@ class Schedule:
     device: Annotated[str, typer.Option(help="auto, cpu, cuda or mps.")] = "cpu"
 
 
+@dataclass(frozen=True)
+class Training(Working):
+    """How the runs are made."""
+
+    threads: Annotated[
+        int | None, typer.Option(help="Threads per run; rounding, and so the numbers, depend on them.", min=1, max=1024)
+    ] = 1
+
+
 @command(epilog="Example: `headscape train gpt --out runs/train-gpt --text books/ --seeds 3`")
 def train(
     network: Annotated[
         str,
         typer.Argument(
-            help="gpt, vit (needs --images), xl, a name that --list shows, or a model to train further.",
+            help="gpt, vit (trained on images), xl, a name that --list shows, or a model to train further.",
             metavar="NETWORK",
         ),
     ] = "gpt",
@@ -114,7 +123,8 @@ def train(
     images: Annotated[
         Path | None,
         typer.Option(
-            help="For a ViT: folder of Fashion-MNIST's files (by default Debian's package), or .npz with labels."
+            help="For a ViT: folder of Fashion-MNIST's files or .npz with labels; by default what Debian's "
+            "dataset-fashion-mnist installs, where it is."
         ),
     ] = None,
     tokenizer: Annotated[str | None, typer.Option(help="Model folder or bundled name; bytes by default.")] = None,
@@ -123,7 +133,7 @@ def train(
     schedule: Schedule = Schedule(),
     sizes: Sizes = Sizes(),
     listing: Annotated[bool, typer.Option("--list", help="List the networks and stop.")] = False,
-    asked: Working = Working(threads=1),
+    asked: Training = Training(),
 ) -> None:
     """Train a network with several kinds of attention and compare them on held-out data, with baselines and controls."""
     if listing:

@@ -47,4 +47,4 @@ def test_the_command_says_which_networks_need_images():
     runner = CliRunner()
     listed = json.loads(runner.invoke(app, ["train", "--list", "--json"]).stdout)
     assert {row["name"] for row in listed if row["data"] == "images"} == {"vit", "vit-t", "vit-s", "vit-b", "vit-l"}
-    assert "vit (needs --images)" in " ".join(runner.invoke(app, ["train", "--help"]).output.split())
+    assert "vit (trained on images)" in " ".join(runner.invoke(app, ["train", "--help"]).output.split())
