@@ -1,5 +1,6 @@
 #!/bin/sh
-# All training comparisons of docs/hopfield.md, one after another: five to ten hours of one core.
+# All training comparisons of docs/hopfield.md, one after another: hours of one core. The page lists what has not been
+# run yet, under "What the plan asks for and has not been run".
 # A run that was killed goes on from its last checkpoint: start this again. Seeds are added one by one, so that the
 # result in OUT is complete for the seeds there are at any time.
 #
