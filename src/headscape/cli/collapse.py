@@ -142,7 +142,7 @@ def _trained(source: str, trained: Trained, batches: int, asked: Loading) -> Non
     options: dict[str, Any] = {"arm": trained.arm, "step": trained.step, "batches": batches}
     with asked.working("measuring") as how:
         found = collapse_trained(source, random_state=asked.seed, **options, **how)
-    finish(found, asked.as_json, at=source)
+    finish(found, asked.as_json, at=source, then="another network of the run: the same command with --arm or --step")
 
 
 def _model(run: Path, model: Model | None, options: dict[str, Any], variants: Variants, asked: Loading) -> None:

@@ -107,5 +107,7 @@ def test_the_command(run):
     done = CliRunner().invoke(app, ["collapse", str(run), "--arm", "both", "--batches", "2", "--json", "-q"])
     assert done.exit_code == 0, done.exception
     assert [row["arm"] for row in json.loads(done.stdout)["arms"]] == ["standard", "shuffled", "random"]
+    said = CliRunner().invoke(app, ["collapse", str(run), "--batches", "2", "-q"]).output
+    assert "headscape heads" not in said and "--arm or --step" in said  # it has no captured heads
     wrong = CliRunner().invoke(app, ["collapse", str(run), "--alpha", "0.5"]).exception
     assert isinstance(wrong, InputError) and "choose --arm and --step" in str(wrong)

@@ -6,6 +6,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from headscape.collapse.residual import relative_residual
 from headscape.hopfield.networks import base_arm
 from headscape.studies.train.figures import paper_tables, shown_table
 
@@ -38,14 +39,16 @@ def test_figures_are_complete(result):
 def test_intervals_end_where_a_measure_does(result):
     """Three seeds that differ much: Student's interval of a cosine reaches above 1, of a rank below 1."""
     seed = result.layers["seed"]
-    layers = result.layers.assign(similarity=0.3 + 0.3 * seed, residual=0.1 + 0.3 * seed, rank=1.0 + 2.0 * seed)
+    layers = result.layers.assign(similarity=0.3 + 0.3 * seed, residual=0.1 + 0.9 * seed, rank=1.0 + 2.0 * seed)
     figures = {
         spec.id: spec.data["series"] for spec in replace(result, layers=layers).figures() if spec.kind == "lines"
     }
-    for name, low, high in (("similarity", -1, 1), ("residual", 0, 1), ("rank", 1, np.inf), ("course", 1, np.inf)):
+    for name, low, high in (("similarity", -1, 1), ("residual", 0, 2), ("rank", 1, np.inf), ("course", 1, np.inf)):
         ends = np.concatenate([line[end] for line in figures[name] for end in ("low", "high")])
         assert low <= ends.min() and ends.max() <= high
     assert figures["similarity"][0]["high"].max() == 1 and figures["rank"][0]["low"].min() == 1
+    assert figures["residual"][0]["high"].max() == 2
+    assert relative_residual([[1.0], [1.0], [1.0], [-1.0]]) > 1  # so its intervals do not end at 1
 
 
 @pytest.mark.parametrize(("arms", "compared"), [(["standard"], False), (["hidden", "skip"], False), (ARMS[:2], True)])

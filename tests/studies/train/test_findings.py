@@ -31,6 +31,13 @@ def test_the_verdict_follows_the_interval(made_up, shift, kind, word, holds):
     assert finding.holds is holds
 
 
+def test_the_interval_of_a_share_of_images_ends_where_a_share_does(made_up):
+    result = made_up({"standard": [10.0, 14.0], "both": [95.0, 99.0]}, "vit")
+    frame = result.to_frame().set_index("arm")
+    assert frame.loc["both", "score_high"] == 100 and frame.loc["standard", "score_low"] == 0
+    assert "[0, " in result.findings()[0].text
+
+
 def test_one_seed_has_no_interval(made_up):
     findings = made_up({"standard": [2.5], "both": [2.4]}).findings()
     said = findings[1]

@@ -124,8 +124,8 @@ def _rates(r: TrainResult) -> FigureSpec:
     return captions.lines("rates", series, read=read, caveat=flat.capitalize())
 
 
-BOUNDS = {"similarity": (-1.0, 1.0), "residual": (0.0, 1.0), "rank": (1.0, math.inf)}
-"""Between which values a measure by layer lies, so that its intervals end there."""
+BOUNDS = {"similarity": (-1.0, 1.0), "residual": (0.0, 2.0), "rank": (1.0, math.inf)}
+"""Between which values a measure by layer lies, so that its intervals end there. A residual in this norm may exceed 1."""
 
 
 def _by_layer(r: TrainResult, name: str) -> FigureSpec:

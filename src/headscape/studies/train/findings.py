@@ -39,7 +39,7 @@ def findings(r: TrainResult) -> list[Finding]:
 
 def usable(r: TrainResult) -> Judgement:
     """Whether standard attention clearly beats the strongest baseline: otherwise comparisons are meaningless."""
-    return _beyond(r, mean_interval(r.scores("standard")), r.baselines[r.strongest], r.rival)
+    return _beyond(r, r.score("standard"), r.baselines[r.strongest], r.rival)
 
 
 def _beyond(r: TrainResult, score: Interval, other: float, control: str) -> Judgement:
@@ -55,7 +55,7 @@ def _unit(r: TrainResult) -> str:
 def _usable(r: TrainResult) -> Finding:
     verdict = usable(r)
     beaten = ", ".join(f"{name} {value:.4g}" for name, value in r.baselines.items())
-    own = mean_interval(r.scores("standard"))
+    own = r.score("standard")
     costs = [mean_interval(r.scores("standard", lesion) - r.scores("standard")) for lesion in ("uniform", "removed")]
     rest = f"""
         : standard attention reaches {own} {_unit(r)}, baselines {beaten}. Making its attention uniform changes that by
@@ -109,7 +109,7 @@ def _which(arm: str) -> str:
 def _against(r: TrainResult, arm: str) -> Finding:
     change = r.difference(arm)
     verdict = _better(r, change, "standard attention, paired by seed")
-    own, base = (mean_interval(r.scores(name)).value for name in (arm, "standard"))
+    own, base = (r.score(name).value for name in (arm, "standard"))
     rest = f"""
         : {own:.4g} {_unit(r)} against {base:.4g} with standard attention, a change of {change} over seeds, paired by seed.
     """

@@ -142,6 +142,10 @@ class TrainResult(StudyResult):
         rows = self.trials[(self.trials["arm"] == arm) & self.trials["chosen"] & ~self.trials["diverged"]]
         return rows.set_index("seed")[column]
 
+    def score(self, arm: str) -> Interval:
+        """Mean test score over seeds, with what of its interval a score can be."""
+        return mean_interval(self.scores(arm)).within(0.0, 100.0 if self.images else math.inf)
+
     def difference(self, arm: str, base: str = "standard") -> Interval:
         """Mean over seeds of score(arm) - score(base), same seed, with its interval."""
         return student_interval(self.scores(arm) - self.scores(base))
@@ -154,7 +158,7 @@ class TrainResult(StudyResult):
         """
         rows = []
         for arm in self.arms:
-            score = mean_interval(self.scores(arm))
+            score = self.score(arm)
             row: dict[str, Any] = {"arm": arm, "rate": self.rate(arm), "seeds": score.n}
             row |= {"score": score.value, "score_low": score.low, "score_high": score.high}
             if "standard" in self.arms:
