@@ -117,7 +117,7 @@ def test_images_are_learned(pictures, tmp_path):
         "vit",
         tmp_path / "vit",
         images=pictures,
-        sizes=SIZES | {"patch": 7},
+        sizes={"layers": 2, "heads": 2, "dim": 16, "patch": 7},
         arms=["both"],
         seeds=1,
         rates=[3e-3],
