@@ -1,4 +1,4 @@
-"""The two kinds of errors: a mistake in the request, and a failure of headscape or the machine."""
+"""The two kinds of errors: a mistake in the request, and a failure of headscape or the machine (or of an iteration)."""
 
 import errno
 
