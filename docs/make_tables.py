@@ -23,12 +23,16 @@ from headscape.intervals import Interval, mean_interval, median_interval, share_
 from headscape.papers import claim, claims
 from headscape.records import as_records
 from headscape.storage import write_json
+from headscape.verdicts import Judgement, strictest
 
 DOCS = Path(__file__).parent
 MADE = re.compile(r"(<!-- made: (\w+) ?([^>]*?) -->\n).*?(<!-- end -->)", re.DOTALL)
 INLINE = re.compile(r"(<!-- (from|cost): (\S+) (.+?) -->).*?(<!-- end -->)")
 NUMBER = r"(-?\d+(?:[.,]\d+)*(?:e[-+]?\d+)?(?: \[[^]]*\])?(?: \(n = \d+\))?)"
 SIGNS = {"holds": "✓ holds", "does not hold": "✗ does not hold", "cannot tell": "? cannot tell"}
+INTERVAL = r"-?[\d.]+(?:e[-+]?\d+)?(?: \[[^]]+\])?(?: \(n = \d+[^)]*\))?"
+COMPARED = re.compile(rf"(?:lies (above|below)|and|equals) ({INTERVAL})(?: \([^)]*\))?( overlap)?")
+"""What `judge` writes after the statistic: the side, and the control's value."""
 
 
 def add(run: str, study: str, name: str, command: str) -> None:
@@ -120,13 +124,25 @@ def flagship(paper: str) -> str:
 
 
 def _cell(row: dict) -> str:
-    """Sign and number of a verdict."""
-    if row["verdict"] == "not applicable":
-        return "–"
-    sign = SIGNS[row["verdict"]].split()[0]
-    known = row["value"] is not None
+    """Sign and number of a verdict, and the value of the control that it was compared with."""
+    if row["value"] is None:
+        return _sign(row["verdict"])
     ends = [float("nan") if row[end] is None else row[end] for end in ("low", "high")]
-    return f"{sign} {Interval(row['value'], *ends, row['n'])}" if known else sign
+    return f"{_sign(row['verdict'])} {Interval(row['value'], *ends, row['n'])}{_control(row['why'])}"
+
+
+def _sign(verdict: str) -> str:
+    """One character for a verdict."""
+    return SIGNS.get(verdict, "–")[0]
+
+
+def _control(why: str) -> str:
+    """Where a number lies, and beside which value of the control."""
+    found = COMPARED.search(why)
+    if found is None:
+        return ""
+    side = found[1] or ("overlaps" if found[3] else "equals")
+    return f", {side} {found[2]}"
 
 
 def _reason(row: dict) -> str:
@@ -136,6 +152,44 @@ def _reason(row: dict) -> str:
     if overlap is None or row["value"] is None:
         return row["why"]
     return f"the interval {'overlaps' if re.match(interval, overlap[1]) else 'includes'} {overlap[1]}"
+
+
+def longer(_: str) -> str:
+    """What longer runs say of claims, where that is another verdict than the quick look's, or it has no number."""
+    kept, rows = results("claims"), []
+    for id, one in claims().items():
+        for name, judged in _fuller(one.study):
+            ours = [found for model, found in kept.items() if model == name or name not in kept]
+            quick = [row for found in ours for row in found["claims"] if row["claim"] == id]
+            if id not in judged or all(
+                (r["verdict"], r["value"] is None) == (judged[id].verdict, False) for r in quick
+            ):
+                continue
+            verdict, why = judged[id].verdict, judged[id].why
+            if verdict == "cannot tell" and "(n = " not in why:  # nothing was measured there either
+                continue
+            signs = " ".join(dict.fromkeys(_sign(row["verdict"]) for row in quick))
+            page = {"table1": "collapse", "train": "hopfield"}.get(one.study, one.study)
+            rows.append([f"{one.statement} (`{id}`)", f"[{name}]({page}.md)", signs, f"{_sign(verdict)} {why}"])
+    return table(["claim", "longer run", "quick look", "longer run: verdict"], rows)
+
+
+def _fuller(study: str) -> Iterator[tuple[str, dict[str, Judgement]]]:
+    """Kept results of a study that are no quick looks: the name, and by claim the judgement that decides."""
+    if study == "prune":
+        page = runpy.run_path(str(DOCS.parent / "scripts" / "prune_page.py"))
+        yield from ((name, page["judged"](found)) for name, found in results(study).items())
+        return
+    known = {name: found["findings"] for name, found in results(study).items() if "--quick" not in found["command"]}
+    if study == "train":
+        said = sorted(TRAINED.glob("*/findings.json"))
+        known = {file.parent.name: json.loads(file.read_text(encoding="utf-8")) for file in said}
+    for name, found in known.items():
+        judged: dict[str, list[Judgement]] = {}
+        for one in found:
+            if one["verdict"]:
+                judged.setdefault(one["claim"], []).append(Judgement(one["verdict"], one["why"]))
+        yield name, {id: strictest(*several) for id, several in judged.items()}
 
 
 def commands(study: str) -> str:
@@ -464,6 +518,7 @@ MAKERS = {
     for f in (
         verdicts,
         flagship,
+        longer,
         commands,
         findings,
         said,

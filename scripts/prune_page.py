@@ -18,6 +18,8 @@ from typing import Any
 import numpy as np
 
 from headscape.intervals import Interval, mean_interval, share_change
+from headscape.studies.prune.judging import Curve
+from headscape.verdicts import Judgement, judge, strictest
 
 ROOT = Path(__file__).resolve().parent.parent
 PAGE, RESULTS = ROOT / "docs" / "prune.md", ROOT / "docs" / "results" / "prune"
@@ -132,6 +134,36 @@ def cost(
         return difference
     intact = np.mean(np.concatenate([found["intact"][ability][key] for key in keys]))
     return difference.scaled(100 / {"similarity": 1.0, "accuracy": -1.0}.get(ability, intact))
+
+
+def judged(found: dict[str, Any]) -> dict[str, Judgement]:
+    """What these costs say of the claims on criteria, by the rules of the study (`headscape prune RUN --study`).
+
+    `novelty` is the criterion of the default, with the compensation that `michel + linear` has; it takes no gradients.
+    """
+    top, ours, rival = (_curve(found, [name]) for name in ("l1_top", "novelty", "michel + linear"))
+    random = _curve(found, sorted(name for name in found["methods"] if re.fullmatch(r"random \d", name)))
+    less = sorted((ours.minus(rival, i) for i in range(len(ours.n))), key=lambda one: one.value)
+    control = "no difference from gradient importance, at the share of heads where it does worst"
+    ahead = strictest(*(judge(one, below=0.0, control=control) for one in less))
+    by_chance = judge(top.area, below=random.by_draw, control="another random choice")
+    return {"prune.gradients": ahead, "prune.gradient_free": ahead, "prune.l1_top": by_chance}
+
+
+def _curve(found: dict[str, Any], names: list[str]) -> Curve:
+    """Costs on the main ability of a method, or of several draws, at every share of heads."""
+    ability = next(iter(found["intact"]))
+    intact = np.concatenate([np.array(each) for each in found["intact"][ability].values()])
+    shares = sorted(found["methods"][names[0]], key=int)
+    losses = np.array([[_losses(found, name, share, ability) for share in shares] for name in names])
+    scale = {"similarity": 1.0, "accuracy": -1.0}.get(ability, intact.mean())
+    return Curve(names[0], "", ability, tuple(map(int, shares)), losses, (losses - intact) / scale, answers=scale == -1)
+
+
+def _losses(found: dict[str, Any], name: str, share: str, ability: str) -> np.ndarray:
+    """Losses of all inputs, in the order of those of the intact model."""
+    own = found["methods"][name][share]["losses"][ability]
+    return np.concatenate([np.array(own[key]) for key in found["intact"][ability]])
 
 
 def shown(cell: Interval | None) -> str:
