@@ -94,3 +94,8 @@ def test_a_head_made_to_copy_scores_one_and_its_opposite_minus_one():
 def test_an_encoder_without_an_output_head_has_none():
     with pytest.raises(hs.InputError, match="no token embeddings and output head"):
         copying_scores(hs.wrap_module(make("deberta")))
+
+
+def test_an_encoder_decoder_has_none():
+    with pytest.raises(hs.InputError, match="an encoder-decoder"):
+        copying_scores(hs.wrap_module(make("t5")))

@@ -24,10 +24,14 @@ def copying_scores(model: Model) -> dict[HeadId, float]:
     The full OV circuit W_U W_O W_V W_E takes a token that is attended to into logits. Its eigenvalues are those of the
     small matrix W_V W_E W_U W_O; the score is the sum of their real parts over the sum of their sizes (Elhage et al.
     2021). The gains of the norms before W_V, after W_O and before W_U are part of the circuit, as is the mean they take
-    off; other layers are not, nor the feed-forward parts.
+    off; other layers are not, nor the feed-forward parts, nor the dense layer that masked language models have before
+    W_U.
 
-    Raises an `InputError` for a model without token embeddings and an output head, or whose heads cannot be read.
+    Raises an `InputError` for a model without token embeddings and an output head, an encoder-decoder, whose encoder
+    writes no logits, or one whose heads cannot be read.
     """
+    if model.task == "seq2seq-lm":
+        raise InputError(f"{model.source} is an encoder-decoder, whose heads in the encoder write no logits")
     embedding, unembedding, head = _embeddings(model)
     between = (embedding.T.double() @ unembedding.double()).numpy()  # (dim, dim): W_E W_U summed over the vocabulary
     parts, _ = parts_of(model)

@@ -13,6 +13,7 @@ import pandas as pd
 import pytest
 
 import headscape as hs
+from headscape.attention.circuits import copying_scores
 from headscape.studies import load_results
 from headscape.studies.organize.clusters import FolderRole
 from headscape.studies.organize.result import ENTROPIES, OrganizeResult
@@ -312,6 +313,15 @@ def test_an_encoder_decoder_is_organized_block_by_block():
     assert [result.block for result in found] == cap.blocks == ["encoder", "decoder", "decoder.cross"]
     one = organize(cap, block="decoder")
     pd.testing.assert_frame_equal(one.to_frame(), found[1].to_frame())
+
+
+def test_a_masked_language_model_has_copying_scores_without_repeated_tokens(tmp_path):
+    model, cap = captured("bert", out=tmp_path / "run")
+    heads = organize(cap, model=model).heads
+    known = copying_scores(model)
+    assert heads["copying"].tolist() == [known[head] for head in cap.heads("encoder")] and heads["copying"].std() > 0
+    seq2seq, both = captured("t5", out=tmp_path / "both")
+    assert "copying" not in organize(both, model=seq2seq, block="encoder").heads
 
 
 def test_every_score_of_a_head_is_explained(tmp_path):

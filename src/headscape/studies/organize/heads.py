@@ -39,7 +39,8 @@ def asked(model: Model | None, captured: Capture, block: str, seed: int, folder:
     inputs = {} if captured.run is None else captured.content()
     shown = [inputs.get(f"batch {number}") for number in captured.numbers[:SHOWN_AGAIN]]
     ways: dict[str, tuple[Callable[[], dict[str, dict[HeadId, float]]], object]] = {
-        "probes": (partial(probed, model, seed), [seed, "gains of norms"]),
+        "probes": (partial(_repeated, model, seed), [seed]),
+        "copying": (partial(_copied, model), "gains of norms"),
         "circuits": (partial(_parts, model, captured, block), shown),
     }
     found: dict[str, npt.NDArray[Any]] = {}
@@ -58,14 +59,25 @@ def asked(model: Model | None, captured: Capture, block: str, seed: int, folder:
 
 
 def probed(model: Model, seed: int) -> dict[str, dict[HeadId, float]]:
-    """Induction and duplicate-token scores on repeated random tokens, and the copying score of the weights."""
-    from headscape.attention.circuits import copying_scores
+    """Induction and duplicate-token scores of a decoder, and the copying score of its weights where they can be read."""
+    scores = _repeated(model, seed)
+    with suppress(InputError):
+        scores |= _copied(model)
+    return scores
+
+
+def _repeated(model: Model, seed: int) -> dict[str, dict[HeadId, float]]:
+    """Induction and duplicate-token scores on repeated random tokens, which only a decoder has."""
     from headscape.attention.induction import repeated_sequence_scores
 
-    scores = repeated_sequence_scores(model, seed=seed)
-    with suppress(InputError):  # a network whose values cannot be read has no such column
-        scores |= {"copying": copying_scores(model)}
-    return scores
+    return repeated_sequence_scores(model, seed=seed)
+
+
+def _copied(model: Model) -> dict[str, dict[HeadId, float]]:
+    """The copying score of the weights, which needs an output head, also of a masked language model."""
+    from headscape.attention.circuits import copying_scores
+
+    return {"copying": copying_scores(model)}
 
 
 def _parts(model: Model, captured: Capture, block: str) -> dict[str, dict[HeadId, float]]:
