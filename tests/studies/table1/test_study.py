@@ -39,6 +39,8 @@ def test_table_1_is_that_of_the_networks(small_table):
     assert frame.columns[0] == "depth" and frame.shape == (4, 1 + 8 + 2)
     assert len(result.bounds) == 2 * 4 * 4 and result.bounds["keeps_anywhere"].all()
     assert result.to_frame().shape == (2 * 4 * 4, 6)
+    real = result.bounds["measured"] > result.bounds["floor"]
+    assert by_claim(result)["table1.bounds"].judgement.statistic == hs.Interval(0, 0, 0, int(real.sum()))
 
 
 def test_the_sentence_answers_whether_hidden_state_or_skip_prevents_collapse(small_table):
