@@ -26,7 +26,7 @@ def test_the_findings_follow_from_the_tables(vit):
     assert f"The skip moves it by at least {by_skip:.3g} decades" in work.text
     assert said["collapse.work_random"].text.startswith("With random weights the skip keeps tokens apart")
     peaks = np.mean([[s > 0.98 for s in row] for row in vit.alike_by_input("standard", "mode")])
-    assert f"above 0.98 in {100 * peaks:.3g} [" in said["collapse.population"].text
+    assert f"have their mode above 0.98 is {100 * peaks:.3g} [" in said["collapse.population"].text
     bounds = said["collapse.bounds"]
     assert "in 48 of 96 layers" in bounds.text and "0 standard, 48 random" in bounds.text
     known = {figure.id for figure in vit.figures()}

@@ -12,7 +12,7 @@ import pandas as pd
 
 from headscape.collapse.bounds import CONDITION
 from headscape.collapse.similarity import ALIKE
-from headscape.intervals import Interval, exactly, geometric_interval, mean_interval, share_interval
+from headscape.intervals import Interval, geometric_interval, mean_interval, share_interval
 from headscape.results import Finding
 from headscape.studies.collapse.result import CollapseResult, entropy_column, four_of
 from headscape.studies.work.sentences import of_enough, on_claim
@@ -183,12 +183,10 @@ def _bounds(r: CollapseResult) -> list[Finding]:
         return []
     met = r.bounds[r.bounds["spread"] <= CONDITION]
     broken = int((~met["keeps_repaired"]).sum()), int((~r.bounds["keeps_anywhere"]).sum())
-    exceeded = exactly(sum(broken))
-    verdict = judge(exceeded, below=1.0, control="violations beyond round-off")
+    count = float(sum(broken))  # of layers, and n how many there are
+    verdict = judge(Interval(count, count, count, len(r.bounds)), below=1.0, control="violations beyond round-off")
     if verdict.verdict == "holds" and not (met["arm"] == "standard").any():
-        verdict = cannot_tell(
-            f"no layer of the model has D of at most {CONDITION:.3f}, which the bound needs", exceeded
-        )
+        verdict = cannot_tell(f"no layer of the model has D of at most {CONDITION:.3f}, which the bound needs")
     counts = [f"{int((met['arm'] == name).sum())} {name}" for name in dict.fromkeys(r.bounds["arm"])]
     where = f": {', '.join(counts)}" if len(counts) > 1 else ""
     rest = (
