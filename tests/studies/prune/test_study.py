@@ -11,6 +11,7 @@ import transformers as T
 
 import headscape as hs
 from headscape.pruning.compensation import fit_compensation, moments_on, without_heads
+from headscape.studies.prune.evaluations import Evaluations
 from headscape.studies.prune.pruning import Pruning
 from headscape.studies.prune.result import PruneResult
 from headscape.studies.prune.study import prune, rank_heads
@@ -122,6 +123,17 @@ def test_a_capture_in_memory_without_organization(model):
         prune(captured, model=model, inputs=JUDGE, criterion="gradient+l1_all", **QUICK)
     with pytest.raises(hs.InputError, match="pruning needs the model"):
         prune(captured, inputs=JUDGE, **QUICK)
+
+
+def test_criteria_without_the_study_they_need_are_refused_at_once(model, monkeypatch):
+    captured = hs.capture(model, RANK, tokens=12, batches=None, dtype="float32")
+    options = {"model": model, "inputs": JUDGE, "budget": 0.2, **QUICK}
+    ran = []
+    monkeypatch.setattr(Evaluations, "make", lambda *_: ran.append(1))
+    for criteria in (["l1_all"], ["l1_all", "l1_top"], ["l1_all", "random"], ["novelty+l1_all"]):
+        with pytest.raises(hs.InputError, match="^criterion l1_all needs the organize study"):
+            prune(captured, **options | {"criteria": criteria})
+    assert not ran
 
 
 def test_every_stage_has_a_total_that_stays_and_is_reached(run, model):

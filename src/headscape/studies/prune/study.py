@@ -333,14 +333,26 @@ class _Request:
             raise InputError(
                 f"{self.n_heads} heads are to be removed and {source} has {n}; at least one must be removed and one must stay"
             )
-        for part in self.name.split("+"):
-            if part in CRITERIA and CRITERIA[part].organized:
-                scores(part, evidence)
+        candidates = [self.name] if self.name != "auto" else [one for one in self.criteria if one not in CONTROLS]
+        lacking = [_lacking(one, evidence) for one in candidates]
+        if all(lacking):
+            raise InputError("; ".join(dict.fromkeys(why for why in lacking if why)))
 
     @property
     def name(self) -> str:
         """The criterion by name."""
         return find_criterion(self.criterion).name if self.criterion != "auto" else "auto"
+
+
+def _lacking(name: str, evidence: Evidence) -> str | None:
+    """Why a criterion of the organized heads cannot be measured; None where it can, and for all others."""
+    try:
+        for part in name.split("+"):
+            if part in CRITERIA and CRITERIA[part].organized:
+                scores(part, evidence)
+    except InputError as error:
+        return str(error)
+    return None
 
 
 def _run(evaluations: Evaluations, request: _Request, given: Mapping[str, FloatArray]) -> PruneResult:
