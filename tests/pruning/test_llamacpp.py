@@ -19,7 +19,8 @@ from headscape.attention.deci import read_deci
 from headscape.attention.gguf_reader import open_gguf
 from headscape.attention.loading import gguf_weights
 from headscape.attention.samples import samples_of
-from headscape.pruning.compensation import fit_compensation, moments_on, without_heads
+from headscape.pruning import llamacpp
+from headscape.pruning.compensation import Fitted, fit_compensation, moments_on, without_heads
 from headscape.pruning.export import export_pruned
 from headscape.pruning.llamacpp import origin_of
 from prunable import JUDGE, reader
@@ -98,6 +99,27 @@ def test_fewer_bits_are_smaller_and_near(tmp_path, numbers, close):
     ids = torch.arange(10, 50)[None]
     with torch.no_grad(), hs.ablate(model, heads):
         assert 0 < relative(opened.module(ids).logits, model.module(ids).logits) < close
+
+
+@pytest.mark.parametrize("numbers", ["f16", "q8_0", "q4_1"])
+def test_a_wrong_tensor_is_caught_whatever_its_rounding(tmp_path, monkeypatch, numbers):
+    """The difference that rounding explains is none: the file is compared with weights rounded alike."""
+    model, heads = model_of("llama"), [(0, 0), (0, 1)]
+    right = llamacpp._tensors
+
+    def wrong(*arguments):
+        for name, array in right(*arguments):
+            yield name, 1.1 * array if name == "blk.1.ffn_up.weight" else array
+
+    monkeypatch.setattr(llamacpp, "_tensors", wrong)
+    with pytest.raises(hs.HeadscapeError, match=f"away from the ablated .* beyond the rounding to {numbers}; nothing"):
+        export_pruned(model, heads, tmp_path / "wrong.gguf", numbers=numbers)
+    monkeypatch.setattr(llamacpp, "_tensors", right)
+    export_pruned(model, heads, tmp_path / "right.gguf", numbers=numbers)
+    monkeypatch.setattr(Fitted, "weight", lambda self, weight: 1.01 * weight)  # folds into W_O what was not ablated
+    with pytest.raises(hs.HeadscapeError, match="away from the ablated model's"):
+        export_pruned(model, heads, tmp_path / "wrong.gguf", numbers=numbers)
+    assert [path.name for path in tmp_path.glob("*.gguf")] == ["right.gguf"]
 
 
 def test_compensation_and_tokenizer_are_kept(tmp_path):

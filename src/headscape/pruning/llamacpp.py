@@ -8,22 +8,26 @@ divide evenly into its key/value heads; where they do not, removed heads stay as
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+import torch
+from torch import Tensor, nn
 
 from headscape.attention import bundled, projections
 from headscape.attention.gguf_reader import open_gguf
 from headscape.attention.models import Model
+from headscape.attention.sites import Site
 from headscape.errors import InputError
 from headscape.pruning.forms import Removed, fill_groups
 from headscape.tensor import HeadId
 
-__all__ = ["NUMBERS", "check_gguf", "origin_of", "write_gguf"]
+__all__ = ["NUMBERS", "as_written", "check_gguf", "origin_of", "write_gguf"]
 
 NUMBERS = {"f16": ("F16", 1), "q8_0": ("Q8_0", 7), "q4_1": ("Q4_1", 3)}
 """By name: the type of matrices, and what GGUF calls a file of it."""
@@ -78,15 +82,81 @@ def write_gguf(
     writer = gguf.GGUFWriter(file, ARCHITECTURE)
     _write_facts(writer, model, layers, NUMBERS[numbers][1])
     writer.add_string(ORIGIN, json.dumps(origin, sort_keys=True))
-    matrix = gguf.GGMLQuantizationType[NUMBERS[numbers][0]]
     for name, array in _tensors(model, layers):
-        kind = matrix if array.ndim == 2 and array.shape[1] % 32 == 0 else gguf.GGMLQuantizationType.F32
+        kind = _kind(array, numbers)
         writer.add_tensor(name, gguf.quants.quantize(np.ascontiguousarray(array, np.float32), kind), raw_dtype=kind)
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()
     writer.close()
     return zeroed
+
+
+def _kind(array: Array | Tensor, numbers: str) -> Any:
+    """The number type of a tensor: matrices have the one asked for, where their rows are whole blocks of it."""
+    import gguf
+
+    matrix = array.ndim == 2 and array.shape[1] % 32 == 0
+    return gguf.GGMLQuantizationType[NUMBERS[numbers][0] if matrix else "F32"]
+
+
+def _rounded(weight: Tensor, numbers: str | None) -> Tensor:
+    """A matrix as it is read from a file of these numbers; None leaves it as it is."""
+    import gguf
+
+    if numbers is None:
+        return weight
+    kind = _kind(weight, numbers)
+    blocks = gguf.quants.quantize(np.ascontiguousarray(weight.detach().float().cpu().numpy()), kind)
+    return torch.from_numpy(gguf.quants.dequantize(blocks, kind)).to(weight)
+
+
+@contextmanager
+def as_written(model: Model, removed: Removed, numbers: str | None) -> Iterator[None]:
+    """Run the model as a file of these numbers describes it: compensation in W_O, every matrix rounded (None: exact).
+
+    The weights themselves are left alone; one matrix at a time is rounded when its turn in the pass comes.
+    """
+    outputs = projections.output_projections(model)
+    sites = {outputs[site.name]: site for site in model.sites}
+    with ExitStack() as restore:
+        for name, part in model.module.named_modules():
+            if name in sites:
+                hook = _cut(model, sites[name], outputs[sites[name].name], removed, numbers)
+            elif isinstance(part, nn.Linear):
+                hook = _linear(part, numbers)
+            elif isinstance(part, nn.Embedding):
+                hook = _embedding(part, numbers)
+            else:
+                continue
+            restore.callback(part.register_forward_hook(hook).remove)
+        yield
+
+
+Hook = Callable[[nn.Module, Any, Tensor], Tensor]
+
+
+def _cut(model: Model, site: Site, output: str, removed: Removed, numbers: str | None) -> Hook:
+    def hook(_: nn.Module, args: Any, __: Tensor) -> Tensor:
+        layer = _layer(model, site, output, removed)
+        heads = args[0].unflatten(-1, (site.n_heads, -1))[..., layer.heads, :].flatten(-2)
+        weight = _rounded(torch.from_numpy(layer.weight).float(), numbers).to(heads)
+        bias = None if layer.bias is None else torch.from_numpy(layer.bias).to(heads)
+        return nn.functional.linear(heads, weight, bias)
+
+    return hook
+
+
+def _linear(part: nn.Linear, numbers: str | None) -> Hook:
+    return lambda _, args, __: nn.functional.linear(args[0], _rounded(part.weight, numbers), part.bias)
+
+
+def _embedding(part: nn.Embedding, numbers: str | None) -> Hook:
+    def hook(_: nn.Module, args: Any, __: Tensor) -> Tensor:
+        rows = part.weight[args[0].flatten()]
+        return _rounded(rows, numbers).reshape(*args[0].shape, -1)
+
+    return hook
 
 
 def origin_of(file: Path) -> dict[str, Any]:
@@ -96,26 +166,30 @@ def origin_of(file: Path) -> dict[str, Any]:
 
 
 def _layers(model: Model, removed: Removed) -> tuple[list[_Layer], tuple[HeadId, ...]]:
-    part, outputs = model.module.get_submodule, projections.output_projections(model)
-    layers, zeroed = [], []
-    for site in model.sites:
-        output = part(outputs[site.name])
-        layout = projections.layout_of(part(site.name), output, site.n_heads)
-        weight, bias = projections.columns_of(output).double().cpu(), getattr(output, "bias", None)
-        added = None if bias is None else bias.detach().double().cpu()
-        gone: tuple[int, ...] = ()
-        if site.name in removed:
-            fitted = removed[site.name]
-            gone = fitted.heads
-            if fitted.constant is not None or fitted.offset is not None:
-                added = fitted.bias(weight) + (0 if added is None else added)
-            weight = fitted.weight(weight)
-        kept = [h for h in range(site.n_heads) if h not in gone]
-        heads, kv_heads = fill_groups(kept, layout)
-        columns = np.concatenate([np.arange(h * layout.dim, (h + 1) * layout.dim) for h in heads])
-        zeroed += [site.heads[h] for h in heads if h in gone]
-        layers.append(_Layer(heads, kv_heads, weight.numpy()[:, columns], None if added is None else added.numpy()))
-    return layers, tuple(zeroed)
+    outputs = projections.output_projections(model)
+    layers = [_layer(model, site, outputs[site.name], removed) for site in model.sites]
+    gone = {site.heads[h] for site in model.sites if site.name in removed for h in removed[site.name].heads}
+    written = [site.heads[h] for site, layer in zip(model.sites, layers, strict=True) for h in layer.heads]
+    return layers, tuple(head for head in written if head in gone)
+
+
+def _layer(model: Model, site: Site, name: str, removed: Removed) -> _Layer:
+    part = model.module.get_submodule
+    output = part(name)
+    layout = projections.layout_of(part(site.name), output, site.n_heads)
+    weight, bias = projections.columns_of(output).double().cpu(), getattr(output, "bias", None)
+    added = None if bias is None else bias.detach().double().cpu()
+    gone: tuple[int, ...] = ()
+    if site.name in removed:
+        fitted = removed[site.name]
+        gone = fitted.heads
+        if fitted.constant is not None or fitted.offset is not None:
+            added = fitted.bias(weight) + (0 if added is None else added)
+        weight = fitted.weight(weight)
+    kept = [h for h in range(site.n_heads) if h not in gone]
+    heads, kv_heads = fill_groups(kept, layout)
+    columns = np.concatenate([np.arange(h * layout.dim, (h + 1) * layout.dim) for h in heads])
+    return _Layer(heads, kv_heads, weight.numpy()[:, columns], None if added is None else added.numpy())
 
 
 def _write_facts(writer: Any, model: Model, layers: list[_Layer], file_type: int) -> None:
