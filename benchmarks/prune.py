@@ -14,7 +14,6 @@ times what the later steps take.
 from __future__ import annotations
 
 import argparse
-import csv
 import json
 import os
 import resource
@@ -28,7 +27,7 @@ import numpy as np
 import torch
 
 import headscape as hs
-from _timing import table
+from _timing import keep, table
 from headscape.attention.samples import samples_of
 from headscape.attention.sites import run as run_model
 from headscape.pruning.evidence import Evidence
@@ -110,14 +109,14 @@ def main() -> None:
     parser.add_argument("--tokens", type=int, default=256)
     parser.add_argument("--batches", type=int, default=10)
     parser.add_argument("--budget", default="1%")
-    parser.add_argument("--out", type=Path, help="keep the table as a CSV file")
+    parser.add_argument("--out", type=Path, help="add the table to this CSV file")
     given = parser.parse_args()
     torch.set_num_threads(1)
     model = hs.load_model(given.model, device="cpu")
     inputs = hs.sample_images() if model.images is not None else [hs.sample_text("rank")]
     one = a_pass(model, inputs, given.tokens)
     ways = {"this version": HERE} | ({"the other version": given.beside.resolve()} if given.beside else {})
-    header = ["what", "passes of a window", "CPU seconds", "heads removed"]
+    header = ["model", "what", "passes of a window", "CPU seconds", "heads removed"]
     rows = []
     with tempfile.TemporaryDirectory() as scratch:
         for name, source in ways.items():
@@ -128,15 +127,13 @@ def main() -> None:
             seconds, work, printed = command(source, count, "prune", run, *asked)
             found = json.loads(printed)
             removed = found.get("heads", found.get("proposal"))
-            rows.append([name, f"{work / one:,.0f}", f"{seconds:.0f}", str(len(removed))])
+            rows.append([given.model, name, f"{work / one:,.0f}", f"{seconds:.0f}", str(len(removed))])
     fast, slow = ranking(model, inputs, given.tokens)
-    rows.append(["ranking alone, by block elimination", "", f"{fast:.2f}", ""])
-    rows.append(["ranking alone, solving anew (estimate)", "", f"{slow:.1f}", ""])
+    rows.append([given.model, "ranking alone, by block elimination", "", f"{fast:.2g}", ""])
+    rows.append([given.model, "ranking alone, solving anew (estimate)", "", f"{slow:.2g}", ""])
     print(table(header, rows))
     if given.out:
-        with given.out.open("w", newline="", encoding="utf-8") as file:
-            file.write(f"# python benchmarks/{Path(sys.argv[0]).name} {' '.join(sys.argv[1:])}\n")
-            csv.writer(file).writerows([header, *rows])
+        keep(given.out, header, rows)
 
 
 if __name__ == "__main__":
