@@ -26,7 +26,7 @@ from headscape.pruning.export import export_pruned
 from headscape.pruning.llamacpp import origin_of
 from prunable import JUDGE, reader
 from tiny import Letters
-from zoo import make
+from zoo import SMALL, make
 
 GROUPS = [(0, h) for h in (3, 4, 5)] + [(1, h) for h in range(3)]
 
@@ -167,6 +167,9 @@ def test_an_intact_model_and_what_is_refused(tmp_path):
     for name in ("gpt2", "gemma3", "bert"):
         with pytest.raises(hs.InputError, match="GGUF files are written for Llama-type models"):
             export_pruned(model_of(name), [(0, 0)], tmp_path / "other.gguf")
+    biased = transformers.LlamaForCausalLM(transformers.LlamaConfig(**SMALL, attention_bias=True))
+    with pytest.raises(hs.InputError, match="has a bias in its queries.*write a folder"):
+        export_pruned(hs.wrap_module(biased, tokenizer=Letters()), [(0, 0)], tmp_path / "other.gguf")
     assert not (tmp_path / "other.gguf").exists()
 
 

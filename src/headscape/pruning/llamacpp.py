@@ -70,6 +70,11 @@ def check_gguf(model: Model) -> None:
         raise InputError(f"GGUF files are written for Llama-type models, not for {what}; write a folder: --out FOLDER")
     if getattr(config, "hidden_act", "silu") != "silu" or getattr(config, "mlp_bias", False):
         raise InputError(f"{model.source} differs from Llama in its feed-forward layers; write a folder: --out FOLDER")
+    if getattr(config, "attention_bias", False):
+        raise InputError(
+            f"{model.source} has a bias in its queries, keys and values, which headscape cannot read back from a GGUF "
+            "file yet; write a folder: --out FOLDER"
+        )
 
 
 def write_gguf(
