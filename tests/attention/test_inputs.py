@@ -84,7 +84,8 @@ def test_texts_that_cannot_be_read(tmp_path):
     (tmp_path / "empty.txt").write_text(" \n")
     (tmp_path / "folder").mkdir()
     for inputs, message in [
-        (tmp_path / "nope.txt", "nope.txt'; give a path that exists$"),
+        (tmp_path / ("folder" * 15) / "nope.txt", "folder/nope.txt'; give a path that exists$"),
+        ("./" + "folder" * 15 + "/nope.txt", r"\.\.\.\w*folder/nope.txt'; give a path that exists, or the text"),
         ("./" + "x" * 50, "no file or folder"),
         (tmp_path / "latin.txt", r"not UTF-8 text \(byte 3\)"),
         (tmp_path / "empty.txt", "the text is empty: .*empty.txt"),

@@ -85,8 +85,9 @@ def _path_of(text: str | Path) -> Path | None:
     shown = str(text)
     like_a_path = shown.startswith(("/", "./", "../", "~")) or ("/" in shown and not re.search(r"\s", shown))
     if isinstance(text, Path) or like_a_path or path.suffix.lower() in (*TEXT_ENDINGS, *IMAGE_ENDINGS, ".npz"):
-        shown = shown if len(shown) <= 80 else shown[:77] + "..."
         ways = "" if isinstance(text, Path) else ", or the text itself in a list: [text]"
+        if ways and len(shown) > 80:  # it may be a text, which can be long; the end of a path names the file
+            shown = f"{shown[:38]}...{shown[-38:]}"
         raise InputError(f"no file or folder {shown!r}; give a path that exists{ways}")
     return None
 
