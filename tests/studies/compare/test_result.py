@@ -112,7 +112,11 @@ def test_networks_closer_than_one_to_itself_are_not_different():
 
 def test_other_heads_can_fail_the_claim_that_kinds_differ():
     near, far = result_of([0.0, 0.1], ["one", "two"]), result_of([0.0, 50.0], ["one", "two"])
-    verdicts = [next(f.verdict for f in r.findings() if f.claim == "compare.kinds_of_heads") for r in (near, far)]
+    said = [next(f for f in r.findings() if f.claim == "compare.kinds_of_heads") for r in (near, far)]
+    verdicts = [finding.verdict for finding in said]
+    for finding, r in zip(said, (near, far), strict=True):  # the sentence counts the pairs that hold
+        pairs = [d for d in r.by("geometry") if d.heads.known]
+        assert f"{sum(d.beyond_heads.verdict == 'holds' for d in pairs)} of {len(pairs)}" in finding.text and pairs
     assert verdicts == ["does not hold", "holds"]
 
 
