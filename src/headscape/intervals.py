@@ -114,9 +114,13 @@ class Interval:
         return {name: self.value, f"{name}_low": self.low, f"{name}_high": self.high, f"{name}_n": self.n}
 
 
-def exactly(value: float) -> Interval:
-    """A number that is known, not estimated: a constant, a bound, a count."""
-    return Interval(float(value), float(value), float(value))
+def exactly(value: float, n: int = 0) -> Interval:
+    """A number that is known, not estimated: a constant, a bound, a count (of n things).
+
+    >>> str(exactly(69, n=72))
+    '69 (n = 72)'
+    """
+    return Interval(float(value), float(value), float(value), n)
 
 
 def distinct(values: npt.ArrayLike) -> int:

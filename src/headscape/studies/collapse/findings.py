@@ -12,7 +12,7 @@ import pandas as pd
 
 from headscape.collapse.bounds import CONDITION
 from headscape.collapse.similarity import ALIKE
-from headscape.intervals import Interval, geometric_interval, mean_interval, share_interval
+from headscape.intervals import Interval, exactly, geometric_interval, mean_interval, share_interval
 from headscape.results import Finding
 from headscape.studies.collapse.result import CollapseResult, entropy_column, four_of
 from headscape.studies.work.sentences import of_enough, on_claim
@@ -124,7 +124,7 @@ def _work(r: CollapseResult, weights: str) -> Finding:
     most = float(further.max())
     if lost == [False, False, True] and most < 0:  # the skip moved it by more than that: a bound, and no estimate
         control = "decades of the skip, paired by input; at most that, since without a skip only round-off is left"
-        verdict = _judge(r, Interval(most, most, most, len(further)), above=0.0, control=control)
+        verdict = _judge(r, exactly(most, len(further)), above=0.0, control=control)
     rest = f"""
         ({PAPER} credit the hidden state): the last residual
         is {skip} with the model's skip and {bare} without it; with a hidden state {hidden} and {bare_hidden}. The skip
@@ -183,8 +183,7 @@ def _bounds(r: CollapseResult) -> list[Finding]:
         return []
     met = r.bounds[r.bounds["spread"] <= CONDITION]
     broken = int((~met["keeps_repaired"]).sum()), int((~r.bounds["keeps_anywhere"]).sum())
-    count = float(sum(broken))  # of layers, and n how many there are
-    verdict = judge(Interval(count, count, count, len(r.bounds)), below=1.0, control="violations beyond round-off")
+    verdict = judge(exactly(sum(broken), len(r.bounds)), below=1.0, control="violations beyond round-off")
     if verdict.verdict == "holds" and not (met["arm"] == "standard").any():
         verdict = cannot_tell(f"no layer of the model has D of at most {CONDITION:.3f}, which the bound needs")
     counts = [f"{int((met['arm'] == name).sum())} {name}" for name in dict.fromkeys(r.bounds["arm"])]

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from headscape.intervals import Interval
+from headscape.intervals import Interval, exactly
 from headscape.results import Captions, FigureSpec
 from headscape.studies.laws.result import LawsResult, mean_of_draws
 from headscape.studies.work.series import bars, curve, level, line
@@ -47,7 +47,7 @@ def _ratio(r: LawsResult) -> FigureSpec:
         named[f"drawn, l = {radius:g}"] = mean_of_draws(r.arrays[f"ratio/{k}"])
         for name, power in (("exp(l^2/n)", 2), ("exp(l/n), printed", 1)):
             value = float(np.exp(radius**power / r.n))
-            named[f"{name}, l = {radius:g}"] = Interval(value, value, value)
+            named[f"{name}, l = {radius:g}"] = exactly(value)
     return captions.figure("ratio", bars(named))
 
 

@@ -8,7 +8,7 @@ import numpy as np
 import pandas as pd
 from scipy.stats import binom
 
-from headscape.intervals import Interval, mean_interval
+from headscape.intervals import exactly, mean_interval
 from headscape.results import Finding
 from headscape.statistics.alignment import BEYOND, LEADING
 from headscape.studies.spectra.result import KIND_NAMES, Side, SpectraResult
@@ -121,8 +121,7 @@ def _aligned(r: SpectraResult) -> Finding:
     chance = float(r.heads["by_chance"].mean())
     most, first = float(binom.ppf(SURE, n, chance)), 0 if r.initial_heads is None else _beyond(r.initial_heads["z"])
     control = f"the most that random rotations make in {SURE:.0%} of cases" if most >= first else "before training"
-    own = float(_beyond(z))  # a count of heads, and n how many there are
-    verdict = judge(Interval(own, own, own, n), above=max(most, first), control=control)
+    verdict = judge(exactly(_beyond(z), n), above=max(most, first), control=control)
     controls = [f"by chance (random rotations) {n * chance:.1f} heads would"]
     controls += [f"at initialization {_beyond(r.initial_heads['z'])} do"] if r.initial_heads is not None else []
     controls += [f"with the keys of another group {_beyond(r.heads['z_other'])} do"] * bool(

@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from headscape.collapse.bounds import CONDITION
-from headscape.intervals import Interval, jackknife, mean_interval
+from headscape.intervals import Interval, exactly, jackknife, mean_interval
 from headscape.results import Finding
 from headscape.studies.table1.result import PRINTED, Table1Result
 from headscape.studies.work.sentences import on_claim
@@ -125,7 +125,7 @@ def _bounds(r: Table1Result) -> Finding:
         {times["repaired"]:.2g} times the measured value at the median. The printed one is {times["printed"]:.1g} times the
         measured value and is exceeded in {int((~real["keeps_printed"]).sum())}.
     """
-    verdict = judge(Interval(broken, broken, broken, len(real)), below=1.0, control="violations beyond round-off")
+    verdict = judge(exactly(broken, len(real)), below=1.0, control="violations beyond round-off")
     return Finding(text, "bounds-0", verdict, "table1.bounds")
 
 
